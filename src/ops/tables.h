@@ -1,0 +1,30 @@
+// The rows of each file of ops. A new file declares its table here and adds it to the list in op.cc.
+#pragma once
+
+#include <span>
+
+#include "ops/op.h"
+
+namespace flambeau::ops {
+
+// element by element
+std::span<const Row> arithmetic_rows();
+std::span<const Row> math_rows();
+std::span<const Row> activation_rows();
+std::span<const Row> logic_rows();
+// making and moving
+std::span<const Row> creation_rows();
+std::span<const Row> shape_rows();
+// reductions and scans
+std::span<const Row> reduction_rows();
+std::span<const Row> extremum_rows();
+// neural networks
+std::span<const Row> matmul_rows();
+std::span<const Row> loss_rows();
+std::span<const Row> norm_rows();
+std::span<const Row> attention_rows();
+std::span<const Row> indexing_rows();
+std::span<const Row> random_rows();
+std::span<const Row> optim_rows();
+
+}  // namespace flambeau::ops
