@@ -8,6 +8,9 @@
 //   read:  the base itself; a reshape; a transpose; a contiguous range; a stepped slice of a reshape (strides that divide
 //          each other), transposed; otherwise one gather with computed indices
 //   write: replace; dynamic_update_slice of a reshape; a slice-wise merge; otherwise one scatter with unique indices
+//
+// Where the base's own dimensions serve as the reshape (narrow, select, stepped slices of an untransposed base) they are used
+// as they are, so that a sharded base keeps its sharding. The form does not depend on them: it is found from the count of elements.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +30,18 @@ struct View {
   int64_t extent() const;  // one more than the largest element index that it reaches; 0 when empty
 };
 
-// The form that a plan takes; part of what tests and statistics see.
-enum class ViewForm { Whole, Reshape, Transpose, Range, Slice, General };
+// The form that a plan takes; part of what tests and statistics see. Stride-0 dimensions do not change it, but in Reshape.
+enum class ViewForm {
+  Whole,      // every element in order: the base itself, reshaped when its dimensions differ
+  Reshape,    // the same, expanded along stride-0 dimensions
+  Transpose,  // every element once, in another order
+  Range,      // neighbouring elements in order
+  Slice,      // a stepped slice of the base reshaped, transposed
+  General,    // gather, scatter
+};
 
 // Which form a read (write) of `view` over a base of `base_elements` elements takes. Dimension-free for the first three.
+// Raises what read_view (write_view) would.
 ViewForm read_form(const View& view, int64_t base_elements);
 ViewForm write_form(const View& view, int64_t base_elements);
 
