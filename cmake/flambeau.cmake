@@ -101,7 +101,8 @@ endfunction()
 # The Python extension `flambeau._C`, written beside the Python sources so that they import from the checkout.
 function(flambeau_python_module name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
-  if(NOT sources)
+  # A module with sanitizers would take the ordinary one's place, and Python could not load it.
+  if(NOT sources OR FLAMBEAU_SANITIZE)
     return()
   endif()
   add_library(${name} MODULE ${sources})

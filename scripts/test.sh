@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the tests of a build: scripts/test.sh [FOLDER]. The Python tests need the ordinary one, `build`.
+set -euo pipefail
+tool=test
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+source "$root/scripts/lib.sh"
+
+folder=${1:-build}
+# The programs find plugins in the environment beside the checkout also when another environment is active.
+export FLAMBEAU_SITE_PACKAGES
+FLAMBEAU_SITE_PACKAGES=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+if [ "$folder" != build ]; then
+  # Torch and the plugins are not instrumented: what they keep for ever and what they synchronise by themselves is theirs.
+  export ASAN_OPTIONS=detect_container_overflow=0:detect_stack_use_after_return=1
+  export LSAN_OPTIONS="suppressions=$root/cmake/sanitizers/leaks.txt:print_suppressions=0"
+  export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+  export TSAN_OPTIONS="suppressions=$root/cmake/sanitizers/threads.txt:ignore_noninstrumented_modules=1"
+fi
+
+status=0
+ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 1200 -j "${JOBS:-$(default_jobs)}" || status=$?
+if [ "$folder" = build ]; then
+  # Both halves run, so that one look shows all that is wrong.
+  .venv/bin/python -m pytest tests/python -q || status=$?
+fi
+exit "$status"
