@@ -43,6 +43,10 @@ DType promote_types(DType a, DType b) {
   if (is_float8(a) || is_float8(b))
     raise<InvalidArgument>("Promotion for Float8 Types is not supported, attempted to promote {} and {}", torch_name(a), torch_name(b));
   if (category(a) < category(b)) std::swap(a, b);
+  if (is_barebones(b) || (is_barebones(a) && category(b) == 0)) {
+    if (is_float(a)) return a;
+    promote_integers(a, b);  // refuses
+  }
   if (category(a) > category(b)) {
     if (is_complex(a) && b == DType::F64) return DType::C128;
     return a;

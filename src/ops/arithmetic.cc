@@ -1,0 +1,316 @@
+// Addition to powers, extremes of two, interpolation.
+#include "ops/pointwise.h"
+#include "ops/tables.h"
+
+namespace flambeau::ops {
+
+namespace {
+
+using hlo::Comparison;
+
+bool integral(DType t) { return is_integer(t) || t == DType::Pred; }
+
+void check_alpha(DType result, const Scalar& alpha) {
+  DType category = alpha.category();
+  if (category == DType::Pred && result != DType::Pred) raise<InvalidArgument>("Boolean alpha only supported for Boolean results.");
+  if (integral(result) && !integral(category))
+    raise<InvalidArgument>("For integral input tensors, argument alpha must not be a floating point number.");
+  if (is_complex(category) && !is_complex(result))
+    raise<InvalidArgument>("For non-complex input tensors, argument alpha must not be a complex number.");
+}
+
+Value add(Builder& b, Operand x, Operand y, Scalar alpha) {
+  DType result = result_type({x, y});
+  check_alpha(result, alpha);
+  bool plain = alpha.is(1);
+  return pointwise(b, plain ? compute_type(result, {x, y}) : compute_type(result), result, [&](Value p, Value q) {
+    return b.add(p, plain ? q : b.multiply(q, scalar_like(b, q, alpha)));
+  }, x, y);
+}
+
+Value subtract(Builder& b, Operand x, Operand y, Scalar alpha) {
+  bool x_bool = x.value.dtype() == DType::Pred, y_bool = y.value.dtype() == DType::Pred;
+  if (x_bool && y_bool)
+    raise<InvalidArgument>("Subtraction, the `-` operator, with two bool tensors is not supported, use the `^` or `logical_xor()` "
+                           "operator instead.");
+  if (x_bool || y_bool)
+    raise<InvalidArgument>("Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+                           "use the `~` or `logical_not()` operator instead.");
+  DType result = result_type({x, y});
+  check_alpha(result, alpha);
+  bool plain = alpha.is(1);
+  return pointwise(b, plain ? compute_type(result, {x, y}) : compute_type(result), result, [&](Value p, Value q) {
+    return b.subtract(p, plain ? q : b.multiply(q, scalar_like(b, q, alpha)));
+  }, x, y);
+}
+
+Value multiply(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  return pointwise(b, compute_type(result, {x, y}), result, [&](Value p, Value q) { return b.multiply(p, q); }, x, y);
+}
+
+// ---- division ------------------------------------------------------------------------------------------------------------
+
+Value zero_like(Builder& b, Value x) { return constant_like(b, x, 0); }
+Value is_negative(Builder& b, Value x) { return b.compare(x, zero_like(b, x), Comparison::LT); }
+Value is_nonzero(Builder& b, Value x) { return b.compare(x, zero_like(b, x), Comparison::NE); }
+
+// remainder != 0 and of the other sign than the divisor: where Python's floor division and remainder differ from C's.
+Value needs_correction(Builder& b, Value remainder, Value divisor) {
+  return b.logical_and(is_nonzero(b, remainder), b.compare(is_negative(b, remainder), is_negative(b, divisor), Comparison::NE));
+}
+
+Value python_remainder(Builder& b, Value x, Value y) {
+  Value r = b.remainder(x, y);
+  if (is_unsigned_integer(x.dtype())) return r;
+  return b.select(needs_correction(b, r, y), b.add(r, y), r);
+}
+
+Value floor_quotient(Builder& b, Value x, Value y) {
+  if (is_unsigned_integer(x.dtype())) return b.divide(x, y);
+  if (is_integer(x.dtype())) {
+    Value q = b.divide(x, y);
+    return b.select(needs_correction(b, b.remainder(x, y), y), b.subtract(q, constant_like(b, q, 1)), q);
+  }
+  // Through the remainder, as CPython does: the plain floor(x / y) is wrong where x / y rounds up to an integer.
+  Value r = b.remainder(x, y);
+  Value q = b.divide(b.subtract(x, r), y);
+  q = b.select(needs_correction(b, r, y), b.subtract(q, constant_like(b, q, 1)), q);
+  Value floor = b.floor(q);
+  floor = b.select(b.compare(b.subtract(q, floor), constant_like(b, q, 0.5), Comparison::GT), b.add(floor, constant_like(b, q, 1)), floor);
+  Value exact = b.divide(x, y);
+  Value signed_zero = b.multiply(zero_like(b, x), b.sign(exact));
+  floor = b.select(is_nonzero(b, q), floor, signed_zero);
+  return b.select(is_nonzero(b, y), floor, exact);
+}
+
+Value divide(Builder& b, Operand x, Operand y) {
+  DType result = float_result(result_type({x, y}));
+  return pointwise(b, compute_type(result, {x, y}), result, [&](Value p, Value q) { return b.divide(p, q); }, x, y);
+}
+
+Value divide_mode(Builder& b, Operand x, Operand y, std::optional<std::string> mode) {
+  if (!mode) return divide(b, x, y);
+  if (*mode != "trunc" && *mode != "floor")
+    raise<InvalidArgument>("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{}'", *mode);
+  DType result = result_type({x, y});
+  refuse_bool(*mode == "floor" ? "div_floor_cpu" : "div_trunc_cpu", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    if (*mode == "floor") return floor_quotient(b, p, q);
+    Value quotient = b.divide(p, q);
+    return is_integer(p.dtype()) ? quotient : truncate(b, quotient);
+  }, x, y);
+}
+
+Value floor_divide(Builder& b, Operand x, Operand y) { return divide_mode(b, x, y, "floor"); }
+
+Value remainder(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  refuse_bool("remainder_cpu", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return python_remainder(b, p, q); }, x, y);
+}
+
+Value fmod(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  refuse_bool("fmod_cpu", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return b.remainder(p, q); }, x, y);
+}
+
+// The same with a number in one place.
+template <auto F>
+Value with_scalar(Builder& b, Value x, Scalar y) { return F(b, Operand{x}, y.operand(b)); }
+template <auto F>
+Value with_scalar_first(Builder& b, Scalar x, Value y) { return F(b, x.operand(b), Operand{y}); }
+
+Value add_scalar(Builder& b, Value x, Scalar y, Scalar alpha) { return add(b, {x}, y.operand(b), alpha); }
+Value subtract_scalar(Builder& b, Value x, Scalar y, Scalar alpha) { return subtract(b, {x}, y.operand(b), alpha); }
+Value reverse_subtract(Builder& b, Operand x, Operand y, Scalar alpha) { return subtract(b, y, x, alpha); }
+Value reverse_subtract_scalar(Builder& b, Value x, Scalar y, Scalar alpha) { return subtract(b, y.operand(b), {x}, alpha); }
+Value divide_mode_scalar(Builder& b, Value x, Scalar y, std::optional<std::string> mode) {
+  return divide_mode(b, {x}, y.operand(b), std::move(mode));
+}
+
+// ---- powers --------------------------------------------------------------------------------------------------------------
+
+Value power(Builder& b, Operand x, Operand exponent) {
+  DType result = result_type({x, exponent});
+  refuse_bool("pow", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return b.power(p, q); }, x, exponent);
+}
+
+// x^n for the exponents that have a cheaper form; no value otherwise.
+Value special_power(Builder& b, Value x, double n) {
+  auto one = [&] { return constant_like(b, x, 1); };
+  if (n == 0) return one();
+  if (n == 1) return x;
+  if (n == 2) return b.multiply(x, x);
+  if (n == 3) return b.multiply(b.multiply(x, x), x);
+  if (!is_float(x.dtype())) return {};
+  if (n == 0.5) return b.sqrt(x);
+  if (n == -0.5) return b.rsqrt(x);
+  if (n == -1) return b.divide(one(), x);
+  if (n == -2) return b.divide(one(), b.multiply(x, x));
+  return {};
+}
+
+Value power_scalar(Builder& b, Value x, Scalar exponent) {
+  const Number& n = exponent.number("pow");
+  DType result = result_type({{x}, exponent.operand(b)});
+  if (integral(x.dtype()) && integral(n.category()) && n.as_int() < 0)
+    raise<InvalidArgument>("Integers to negative integer powers are not allowed.");
+  if (result == DType::Pred && n.as_int() > 1) refuse_bool("pow", result);
+  if (!is_complex(result)) {
+    Value base = convert(b, x, compute_type(result));
+    if (Value v = special_power(b, base, n.as_double())) return convert(b, v, result);
+  }
+  return power(b, {x}, exponent.operand(b));
+}
+
+Value scalar_power(Builder& b, Scalar x, Value exponent) { return power(b, x.operand(b), {exponent}); }
+
+// ---- extremes of two -------------------------------------------------------------------------------------------------------
+
+Value maximum(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  return pointwise(b, result, result, [&](Value p, Value q) { return b.maximum(p, q); }, x, y);
+}
+
+Value minimum(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  return pointwise(b, result, result, [&](Value p, Value q) { return b.minimum(p, q); }, x, y);
+}
+
+// NaN loses against a number.
+template <hlo::Op op>
+Value ignoring_nan(Builder& b, Operand x, Operand y) {
+  DType result = result_type({x, y});
+  return pointwise(b, result, result, [&](Value p, Value q) {
+    Value both = b.binary(op, p, q);
+    if (!is_float(result)) return both;
+    return b.select(is_nan(b, p), q, b.select(is_nan(b, q), p, both));
+  }, x, y);
+}
+
+Value clamp_values(Builder& b, Value x, std::optional<Operand> low, std::optional<Operand> high) {
+  if (!low && !high) raise<InvalidArgument>("torch.clamp: At least one of 'min' or 'max' must not be None");
+  std::vector<Operand> operands{{x}};
+  if (low) operands.push_back(*low);
+  if (high) operands.push_back(*high);
+  DType result = result_type(operands);
+  refuse_bool("clamp", result);
+  auto v = align(b, operands, result);
+  Value clamped = v[0];
+  if (low) clamped = b.maximum(clamped, v[1]);
+  if (high) clamped = b.minimum(clamped, v.back());
+  return clamped;
+}
+
+Value clamp(Builder& b, Value x, std::optional<Scalar> low, std::optional<Scalar> high) {
+  auto operand = [&](const std::optional<Scalar>& s) { return s ? std::optional(s->operand(b)) : std::nullopt; };
+  return clamp_values(b, x, operand(low), operand(high));
+}
+Value clamp_min(Builder& b, Value x, Scalar low) { return clamp_values(b, x, low.operand(b), {}); }
+Value clamp_max(Builder& b, Value x, Scalar high) { return clamp_values(b, x, {}, high.operand(b)); }
+Value clamp_min_tensor(Builder& b, Value x, Operand low) { return clamp_values(b, x, low, {}); }
+Value clamp_max_tensor(Builder& b, Value x, Operand high) { return clamp_values(b, x, {}, high); }
+
+// ---- three operands --------------------------------------------------------------------------------------------------------
+
+void check_same_dtype(Value start, Value other, std::string_view name) {
+  if (start.dtype() != other.dtype())
+    raise<InvalidArgument>("expected dtype {} for `{}` but got dtype {}", torch_name(start.dtype()), name, torch_name(other.dtype()));
+}
+
+// Both forms are exact at their own end.
+Value interpolate(Builder& b, Value start, Value end, Value weight) {
+  Value difference = b.subtract(end, start), one = constant_like(b, weight, 1);
+  return b.select(b.compare(b.abs(weight), constant_like(b, weight, 0.5), Comparison::LT),
+                  b.add(start, b.multiply(weight, difference)),
+                  b.subtract(end, b.multiply(difference, b.subtract(one, weight))));
+}
+
+Value lerp_scalar(Builder& b, Value start, Value end, Scalar weight) {
+  check_same_dtype(start, end, "end");
+  DType result = start.dtype();
+  require_float("lerp_kernel_scalar", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    return interpolate(b, p, q, scalar_like(b, p, weight));
+  }, Operand{start}, Operand{end});
+}
+
+Value lerp_tensor(Builder& b, Value start, Value end, Value weight) {
+  check_same_dtype(start, end, "end");
+  check_same_dtype(start, weight, "weight");
+  DType result = start.dtype();
+  require_float("lerp_kernel_tensor", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value w) { return interpolate(b, p, q, w); },
+                   Operand{start}, Operand{end}, Operand{weight});
+}
+
+Value addcmul(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
+  DType result = result_type({x, y, z});
+  refuse_bool("addcmul_cpu_out", result);
+  if (is_integer(result) && !integral(value.category()))
+    raise<InvalidArgument>("For integral input tensors, argument value must not be a floating point number.");
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value r) {
+    Value product = b.multiply(q, r);
+    return b.add(p, value.is(1) ? product : b.multiply(scalar_like(b, p, value), product));
+  }, x, y, z);
+}
+
+Value addcdiv(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
+  if (integral(y.value.dtype()) && integral(z.value.dtype()))
+    raise<InvalidArgument>("Integer division with addcdiv is no longer supported, and in a future release addcdiv will perform a "
+                           "true division of tensor1 and tensor2. Use (input + value * torch.trunc(tensor1 / tensor2)).to(input.dtype) "
+                           "for the historic behaviour, or (input + value * tensor1 / tensor2) for the future one.");
+  DType result = result_type({x, y, z});
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value r) {
+    Value numerator = value.is(1) ? q : b.multiply(scalar_like(b, q, value), q);
+    return b.add(p, b.divide(numerator, r));
+  }, x, y, z);
+}
+
+constexpr Row kRows[] = {
+    row("aten::add.Tensor", lower<&add>()),
+    row("aten::add.Scalar", lower<&add_scalar>()),
+    row("aten::sub.Tensor", lower<&subtract>()),
+    row("aten::sub.Scalar", lower<&subtract_scalar>()),
+    row("aten::rsub.Tensor", lower<&reverse_subtract>()),
+    row("aten::rsub.Scalar", lower<&reverse_subtract_scalar>()),
+    row("aten::mul.Tensor", lower<&multiply>()),
+    row("aten::mul.Scalar", lower<&with_scalar<&multiply>>()),
+    row("aten::div.Tensor", lower<&divide>()),
+    row("aten::div.Scalar", lower<&with_scalar<&divide>>()),
+    row("aten::div.Tensor_mode", lower<&divide_mode>()),
+    row("aten::div.Scalar_mode", lower<&divide_mode_scalar>()),
+    row("aten::floor_divide", lower<&floor_divide>()),
+    row("aten::floor_divide.Scalar", lower<&with_scalar<&floor_divide>>()),
+    row("aten::remainder.Tensor", lower<&remainder>()),
+    row("aten::remainder.Scalar", lower<&with_scalar<&remainder>>()),
+    row("aten::remainder.Scalar_Tensor", lower<&with_scalar_first<&remainder>>()),
+    row("aten::fmod.Tensor", lower<&fmod>()),
+    row("aten::fmod.Scalar", lower<&with_scalar<&fmod>>()),
+    row("aten::pow.Tensor_Tensor", lower<&power>()),
+    row("aten::pow.Tensor_Scalar", lower<&power_scalar>(), Mark::Specialise),
+    row("aten::pow.Scalar", lower<&scalar_power>()),
+    row("aten::maximum", lower<&maximum>()),
+    row("aten::minimum", lower<&minimum>()),
+    row("aten::fmax", lower<&ignoring_nan<hlo::Op::Maximum>>()),
+    row("aten::fmin", lower<&ignoring_nan<hlo::Op::Minimum>>()),
+    row("aten::clamp", lower<&clamp>()),
+    row("aten::clamp.Tensor", lower<&clamp_values>()),
+    row("aten::clamp_min", lower<&clamp_min>()),
+    row("aten::clamp_min.Tensor", lower<&clamp_min_tensor>()),
+    row("aten::clamp_max", lower<&clamp_max>()),
+    row("aten::clamp_max.Tensor", lower<&clamp_max_tensor>()),
+    row("aten::lerp.Scalar", lower<&lerp_scalar>()),
+    row("aten::lerp.Tensor", lower<&lerp_tensor>()),
+    row("aten::addcmul", lower<&addcmul>()),
+    row("aten::addcdiv", lower<&addcdiv>()),
+};
+
+}  // namespace
+
+std::span<const Row> arithmetic_rows() { return kRows; }
+
+}  // namespace flambeau::ops
