@@ -6,6 +6,8 @@
 //
 // Threads. Every function may be called from any thread. A plugin may call back on threads of its own; nothing here
 // takes a lock in such a call other than its own.
+//
+// Exit. Once the process has begun to exit nothing is freed any more: handles may be dropped by any thread until the end.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +31,7 @@ struct PJRT_Device;
 struct PJRT_Memory;
 struct PJRT_Buffer;
 struct PJRT_Event;
+struct PJRT_Executable;
 struct PJRT_LoadedExecutable;
 struct PJRT_TopologyDescription;
 
@@ -118,7 +121,9 @@ enum class HostSemantics {
 // One device's array; immutable. Dropping the last reference frees it, from any thread.
 class Buffer {
  public:
+  // Takes over `owned`, also when it raises. The first asks the plugin for what the second is told.
   Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* owned);
+  Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* owned, DType dtype, std::vector<int64_t> dims, int device_id);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -138,6 +143,7 @@ class Buffer {
   Event to_host_async(void* destination) const;
 
   PJRT_Buffer* handle() const { return handle_; }
+  const Client& client() const { return *client_; }
 
  private:
   std::shared_ptr<const Client> client_;
@@ -151,7 +157,8 @@ struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
   bool use_shardy = true;               // when num_partitions > 1
-  std::vector<int> device_ids;          // replica-major; empty: the first num_replicas x num_partitions devices
+  // Replica-major. Empty: the first num_replicas x num_partitions devices; for one, the first addressable device.
+  std::vector<int> device_ids;
   bool portable = false;                // compile_portable_executable: runs on any one device
   // XLA flags of this compilation: name -> value. `xla_allow_excess_precision = false` is always set unless named here.
   std::map<std::string, std::variant<bool, int64_t, double, std::string>> overrides;
@@ -161,22 +168,26 @@ struct CompileOptions {
 };
 
 struct MemoryStats {  // bytes on one device, as compiled
-  int64_t argument = 0, output = 0, alias = 0, temporary = 0, generated_code = 0, peak = 0;
+  int64_t argument = 0, output = 0, alias = 0, temporary = 0, generated_code = 0;
+  int64_t peak = 0;   // 0 where the plugin does not tell; wrong on TPU with host offload
+  int64_t total = 0;  // arguments + temporaries, outputs aliased where they can be: what must fit. 0 where not told
+  int64_t host = 0;   // in host memory: arguments, outputs and temporaries that were offloaded
 };
 
 class Executable {
  public:
+  // Takes over `owned`, also when it raises.
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* owned);
   ~Executable();
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
   size_t num_outputs() const { return num_outputs_; }
-  const std::vector<int>& device_ids() const { return device_ids_; }  // addressable ones, in argument order
+  const std::vector<int>& device_ids() const { return device_ids_; }  // addressable ones, in argument order; none: portable
   std::string name() const;
   std::string fingerprint() const;
   MemoryStats memory_stats() const;
-  std::string optimized_hlo() const;  // text of the compiled module; empty where the plugin gives none
+  std::string optimized_hlo() const;  // the compiled module, a serialized xla.HloModuleProto; empty where the plugin gives none
   std::string serialize() const;
 
   // Runs on the addressable devices at once. `arguments[d][i]` is argument i on device d; outputs come back the same way.
@@ -184,14 +195,22 @@ class Executable {
   // may not be ready, and a failure may show only when they are awaited.
   std::vector<std::vector<std::unique_ptr<Buffer>>> execute(
       std::span<const std::vector<const Buffer*>> arguments, std::span<const int64_t> non_donatable = {}) const;
-  // One device. Warm path: no allocation beyond the outputs.
+  // One device; a portable program runs on that of its first argument. Warm path: no allocation beyond the outputs.
   std::vector<std::unique_ptr<Buffer>> execute(std::span<const Buffer* const> arguments,
                                                std::span<const int64_t> non_donatable = {}) const;
 
  private:
+  struct Output {
+    DType dtype;
+    std::vector<int64_t> dims;  // of one device's part
+  };
+  void check_argument(const Buffer* argument, size_t index) const;
+  std::unique_ptr<Buffer> wrap_output(PJRT_Buffer* owned, size_t index, int device_id) const;
+
   std::shared_ptr<const Client> client_;
   PJRT_LoadedExecutable* handle_;
-  size_t num_outputs_;
+  size_t num_outputs_ = 0;
+  std::vector<Output> outputs_;  // asked once; empty where the plugin cannot tell, and each buffer is asked
   std::vector<int> device_ids_;
 };
 
@@ -213,12 +232,15 @@ class Client : public std::enable_shared_from_this<Client> {
   // The inverse of Executable::serialize. PluginError when the plugin refuses it: compile then.
   std::unique_ptr<Executable> deserialize(std::string_view serialized) const;
 
-  // `done` (may be empty) runs on any thread once the plugin no longer reads `array.data`.
+  // `done` (may be empty) runs once, on any thread, when the plugin no longer reads `array.data`; not when this raises.
   std::unique_ptr<Buffer> upload(const HostArray& array, const Device& device,
                                  HostSemantics semantics = HostSemantics::CopyDuringCall,
                                  std::function<void()> done = {}) const;
 
   PJRT_Client* handle() const { return handle_; }
+  // Programs with several devices are launched one at a time: two launches that reach the devices in different orders
+  // would wait for each other for ever.
+  std::mutex& launch_mutex() const { return launch_mutex_; }
 
  private:
   Client() = default;
@@ -227,6 +249,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::string platform_name_, platform_version_;
   int process_index_ = 0;
   std::vector<Device> devices_, addressable_;
+  mutable std::mutex launch_mutex_;
 };
 
 // ---- topology: compiling without devices ------------------------------------------------------------------------------
@@ -239,7 +262,7 @@ class Topology {
   const std::string& platform_name() const { return platform_name_; }
   const std::vector<Device>& devices() const { return devices_; }  // `handle` is null: these cannot hold data
   struct Compiled {
-    std::string optimized_hlo;
+    std::string optimized_hlo;  // as Executable::optimized_hlo
     MemoryStats memory;
     std::string serialized;  // empty where refused
   };

@@ -1,0 +1,59 @@
+#include "pjrt/call.h"
+
+namespace flambeau::pjrt {
+
+thread_local int CallbackScope::depth_ = 0;
+
+namespace {
+
+std::string_view code_name(PJRT_Error_Code code) {
+  constexpr std::string_view kNames[] = {
+      "OK",           "CANCELLED",       "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED", "NOT_FOUND",
+      "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+      "UNIMPLEMENTED", "INTERNAL",       "UNAVAILABLE",       "DATA_LOSS",          "UNAUTHENTICATED"};
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
+}
+
+}  // namespace
+
+std::string take_error_text(const PJRT_Api* api, PJRT_Error* error) {
+  if (error == nullptr) return {};
+  std::string text = "UNKNOWN";
+  if (offers<&PJRT_Api::PJRT_Error_GetCode>(api)) {
+    PJRT_Error_GetCode_Args args{};
+    args.struct_size = sizeof(args);
+    args.error = error;
+    if (PJRT_Error* nested = api->PJRT_Error_GetCode(&args)) {
+      if (nested != error) take_error_text(api, nested);
+    } else {
+      text = code_name(args.code);
+    }
+  }
+  // These two return nothing and are as old as the API: only a broken table lacks them.
+  if (api->PJRT_Error_Message != nullptr) {
+    PJRT_Error_Message_Args args{};
+    args.struct_size = sizeof(args);
+    args.error = error;
+    api->PJRT_Error_Message(&args);
+    text.append(": ").append(args.message, args.message_size);
+  }
+  if (api->PJRT_Error_Destroy != nullptr) {
+    PJRT_Error_Destroy_Args args{};
+    args.struct_size = sizeof(args);
+    args.error = error;
+    api->PJRT_Error_Destroy(&args);
+  }
+  return text;
+}
+
+void raise_error(const PJRT_Api* api, std::string_view where, PJRT_Error* error) {
+  raise<PluginError>("[pjrt.{}] {}", where, take_error_text(api, error));
+}
+
+void raise_missing(const PJRT_Api* api, std::string_view where) {
+  raise<PluginError>("[pjrt.{}] the plugin (PJRT {}.{}) does not offer this call; use a newer plugin", where,
+                     api->pjrt_api_version.major_version, api->pjrt_api_version.minor_version);
+}
+
+}  // namespace flambeau::pjrt

@@ -1,0 +1,43 @@
+// As much of the protocol buffers wire format as two messages of XLA need. Internal to src/pjrt.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace flambeau::pjrt {
+
+// Appends fields to a serialized message.
+class ProtoWriter {
+ public:
+  ProtoWriter& integer(int field, int64_t value) {  // int32, int64, bool
+    return varint(tag(field, 0)).varint(static_cast<uint64_t>(value));
+  }
+  ProtoWriter& real(int field, double value) {
+    varint(tag(field, 1));
+    auto bits = std::bit_cast<uint64_t>(value);
+    for (int i = 0; i < 8; ++i, bits >>= 8) bytes_ += static_cast<char>(bits & 0xff);
+    return *this;
+  }
+  ProtoWriter& bytes(int field, std::string_view value) {  // string, bytes, message, packed integers
+    varint(tag(field, 2)).varint(value.size());
+    bytes_.append(value);
+    return *this;
+  }
+  ProtoWriter& varint(uint64_t value) {  // a bare one: an element of packed integers
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+    return *this;
+  }
+  const std::string& str() const { return bytes_; }
+
+ private:
+  static uint64_t tag(int field, int wire_type) { return static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type); }
+  std::string bytes_;
+};
+
+// The bytes of the first field `field` of wire type 2 in `message`; empty when there is none or the message is broken.
+std::string_view proto_field(std::string_view message, int field);
+
+}  // namespace flambeau::pjrt
