@@ -1,0 +1,136 @@
+// The engine: one plugin's client, the programs compiled for it, and the two ways to run op calls.
+//
+//   strict   call() records one op, compiles it once for each signature and launches it at once, asynchronously
+//   capture  between Recording's construction and finish() the thread's calls are collected and nothing runs; the
+//            StepProgram that finish() gives replays them as one execution (recording.h)
+//
+// Threads: every function may be called from any thread. Compilation holds no lock that a running op needs; two requests for
+// one program compile it once. The value of a storage is guarded by storage_mutex().
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "pjrt/pjrt.h"
+#include "runtime/lower.h"
+#include "runtime/storage.h"
+#include "runtime/target.h"
+#include "runtime/trace.h"
+
+namespace flambeau::runtime {
+
+struct EngineOptions {
+  std::string plugin;       // as pjrt::find_plugin takes it; empty: the default
+  int virtual_devices = 1;  // of the CPU plugin
+};
+
+// What the engine has done since it started.
+struct Counters {
+  std::atomic<int64_t> ops_recorded{0};
+  std::atomic<int64_t> programs_compiled{0};
+  std::atomic<int64_t> programs_reused{0};
+  std::atomic<int64_t> executions{0};
+  std::atomic<int64_t> compile_microseconds{0};
+};
+
+// A compiled trace.
+struct Program {
+  std::unique_ptr<pjrt::Executable> executable;
+  std::vector<size_t> externals;        // of the trace, by parameter
+  std::vector<int64_t> aliased;         // parameters that an output may take over
+  std::vector<Type> outputs;            // of the wanted values; those without elements are not among the results
+  bool floats = false, integers = false, random = false;
+  std::vector<std::string> checks;
+};
+
+class Engine {
+ public:
+  // Starts the engine of this process; later calls with the same options do nothing, with others they are an InvalidArgument.
+  static Engine& start(const EngineOptions& options = {});
+  // Starts it with default options when nobody has.
+  static Engine& get();
+  static bool started();
+
+  const pjrt::Client& client() const { return *client_; }
+  const Target& target() const { return target_; }
+  Counters& counters() { return counters_; }
+  // Debug mode: every op is awaited, and its data-dependent checks are raised by the call itself.
+  void set_debug(bool on) { debug_ = on; }
+  bool debug() const { return debug_; }
+
+  struct Output {
+    std::optional<Type> type;          // none: the op does not give this output
+    std::shared_ptr<Storage> storage;  // null when it was written into a given tensor
+  };
+  // Runs or records one op. Output i is written into `into[i]` where there is one (its shape must be the result's; the dtype is
+  // converted), else it gets a storage of its own. `random` is asked by random ops.
+  std::vector<Output> call(const ops::Row& row, std::span<const CallArgument> arguments,
+                           std::span<const std::optional<TensorRef>> into = {}, RandomSource* random = nullptr,
+                           std::string site = {});
+  // The types that call() would give.
+  std::vector<std::optional<Type>> infer(const ops::Row& row, std::span<const CallArgument> arguments);
+
+  // Copies dense row-major elements of the tensor's own type and shape in (during the call) and out (waiting).
+  void upload(const TensorRef& destination, const void* data);
+  void download(const TensorRef& source, void* data);
+  // Waits for everything that was launched, and raises what failed.
+  void synchronize();
+  // `storage` gets `nbytes`, keeping the bytes that fit.
+  void resize(Storage& storage, int64_t nbytes);
+
+  // The trace that this thread records into; null: strict.
+  static Trace* current();
+  static void set_current(Trace* trace);
+
+  // Compiles what makes `outputs` of a trace (or finds it). `name` becomes the module's.
+  std::shared_ptr<const Program> program(const Trace& trace, std::span<const ValueId> outputs,
+                                         std::span<const std::pair<size_t, size_t>> aliases, std::string_view name);
+
+  struct Launch {
+    std::span<const std::shared_ptr<pjrt::Buffer>> externals;  // by external of the trace; null where it has no elements
+    std::span<const int64_t> non_donatable;                    // parameters
+    std::span<const RecordedNumber> numbers;
+    RandomPosition random;
+  };
+  // One buffer for each output; null where it has no elements.
+  std::vector<std::shared_ptr<pjrt::Buffer>> launch(const Program& program, const Launch& launch);
+
+  // Gives an uninitialised storage zeros of the tensor's dtype.
+  void materialise(const TensorRef& tensor);
+
+ private:
+  explicit Engine(const EngineOptions& options);
+  void run_strict(Trace& trace, RandomPosition position);
+  void note(std::shared_ptr<pjrt::Buffer> buffer);
+  void collect_checks(std::shared_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages);
+  void raise_failed_checks();
+
+  EngineOptions options_;
+  std::shared_ptr<const pjrt::Client> client_;
+  Target target_;
+  Counters counters_;
+  std::atomic<bool> debug_{false};
+
+  struct KeyHash {
+    size_t operator()(const Key& key) const { return key.low; }
+  };
+  std::mutex programs_mutex_;
+  std::unordered_map<Key, std::shared_future<std::shared_ptr<const Program>>, KeyHash> programs_;
+
+  struct PendingCheck {
+    std::shared_ptr<pjrt::Buffer> flags;
+    std::vector<std::string> messages;
+  };
+  std::mutex pending_mutex_;
+  std::vector<PendingCheck> checks_;
+  std::vector<std::weak_ptr<pjrt::Buffer>> launched_;  // what synchronize() waits for
+};
+
+}  // namespace flambeau::runtime

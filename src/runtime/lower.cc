@@ -1,0 +1,256 @@
+#include "runtime/lower.h"
+
+#include "base/error.h"
+#include "ops/check.h"
+#include "runtime/internal_ops.h"
+
+namespace flambeau::runtime {
+namespace {
+
+using hlo::Builder;
+using hlo::Value;
+
+// Gives the values of what a call names.
+class Scope {
+ public:
+  virtual ~Scope() = default;
+  virtual Value view(Builder& b, const ValueView& v) = 0;
+  virtual Value parameter(Builder& b, const ops::Number& number) = 0;
+};
+
+Value constant_number(Builder& b, const ops::Number& number, DType dtype) {
+  return ops::Scalar{number, {}}.as(b, dtype);
+}
+
+ops::Argument number_argument(Builder& b, const RecordedNumber& n, Scope& scope) {
+  if (!n.as_tensor) return n.parameter ? ops::Scalar{std::nullopt, scope.parameter(b, n.number)} : ops::Scalar{n.number, {}};
+  DType dtype = n.dtype.value_or(n.number.category());
+  Value value = n.parameter ? b.convert(scope.parameter(b, n.number), dtype) : constant_number(b, n.number, dtype);
+  return ops::Operand{value, !n.dtype};
+}
+
+ops::Argument argument(Builder& b, const Recorded& recorded, Scope& scope) {
+  if (auto* v = std::get_if<ValueView>(&recorded)) return ops::Operand{scope.view(b, *v)};
+  if (auto* n = std::get_if<RecordedNumber>(&recorded)) return number_argument(b, *n, scope);
+  if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&recorded)) {
+    std::vector<std::optional<ops::Operand>> operands;
+    for (const auto& v : *list) operands.push_back(v ? std::optional(ops::Operand{scope.view(b, *v)}) : std::nullopt);
+    return operands;
+  }
+  return std::visit(
+      [](const auto& plain) -> ops::Argument {
+        using T = std::decay_t<decltype(plain)>;
+        if constexpr (std::is_same_v<T, ValueView> || std::is_same_v<T, RecordedNumber> ||
+                      std::is_same_v<T, std::vector<std::optional<ValueView>>>)
+          return std::monostate{};  // handled above
+        else
+          return plain;
+      },
+      recorded);
+}
+
+std::vector<ops::Argument> arguments(Builder& b, std::span<const Recorded> recorded, Scope& scope) {
+  std::vector<ops::Argument> result;
+  result.reserve(recorded.size());
+  for (const Recorded& r : recorded) result.push_back(argument(b, r, scope));
+  return result;
+}
+
+class ScratchScope : public Scope {
+ public:
+  Value view(Builder& b, const ValueView& v) override { return b.graph().add_parameter({v.dtype, v.view.sizes}); }
+  Value parameter(Builder& b, const ops::Number& number) override { return b.graph().add_parameter({number.category(), {}}); }
+};
+
+// Where random numbers come from while a trace is lowered.
+struct Stream {
+  Value seed, offset;
+};
+
+Value vector_element(Builder& b, Value vector, int64_t i) { return b.reshape(b.slice_dim(vector, 0, i, i + 1), {}); }
+
+// Lowers one trace into a block of a graph.
+class TraceScope : public Scope {
+ public:
+  TraceScope(const Trace& trace, std::span<const ValueId> wanted, std::optional<Stream> stream, Value floats, Value integers)
+      : trace_(trace), stream_(stream), floats_(floats), integers_(integers) {
+    find_needed(wanted);
+  }
+
+  void set(ValueId id, Value value) { values_[id] = value; }
+  Value value(ValueId id) const {
+    auto it = values_.find(id);
+    FLAMBEAU_CHECK(it != values_.end(), "a value is lowered before it is used");
+    return it->second;
+  }
+
+  void run(Builder& b) {
+    for (const Call& call : trace_.calls()) {
+      bool wanted = false;
+      for (const auto& output : call.outputs) wanted |= output && needed_[*output];
+      if (!wanted) {
+        skip_numbers(call);
+        continue;
+      }
+      b.set_site(call.site.empty() ? std::string(call.row ? call.row->name : "loop") : call.site);
+      std::vector<Value> results = call.loop ? run_loop(b, call) : run_call(b, call);
+      for (size_t i = 0; i < call.outputs.size(); ++i)
+        if (call.outputs[i]) values_[*call.outputs[i]] = results[i];
+    }
+  }
+
+  Value view(Builder& b, const ValueView& v) override {
+    Value base = value(v.value);
+    if (v.whole) return base;
+    return read_view(b, reinterpret_elements(b, base, v.dtype), v.view);
+  }
+
+  Value parameter(Builder& b, const ops::Number& number) override {
+    bool is_float = number.category() == DType::F64;
+    return vector_element(b, is_float ? floats_ : integers_, is_float ? next_float_++ : next_integer_++);
+  }
+
+ private:
+  void need(const Recorded& recorded) {
+    if (auto* v = std::get_if<ValueView>(&recorded)) needed_[v->value] = true;
+    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&recorded))
+      for (const auto& v : *list)
+        if (v) needed_[v->value] = true;
+  }
+
+  void find_needed(std::span<const ValueId> wanted) {
+    needed_.assign(trace_.value_count(), false);
+    for (ValueId id : wanted) needed_[id] = true;
+    for (auto call = trace_.calls().rbegin(); call != trace_.calls().rend(); ++call) {
+      bool any = false;
+      for (const auto& output : call->outputs) any |= output && needed_[*output];
+      if (!any) continue;
+      for (const Recorded& r : call->arguments) need(r);
+      if (!call->loop) continue;
+      for (const ValueView& v : call->loop->carry) needed_[v.value] = true;
+      for (const External& e : call->loop->body->externals())
+        if (e.outer) needed_[*e.outer] = true;
+    }
+  }
+
+  void skip_numbers(const Call& call) {
+    for (const Recorded& r : call.arguments)
+      if (auto* n = std::get_if<RecordedNumber>(&r); n && n->parameter)
+        ++(n->number.category() == DType::F64 ? next_float_ : next_integer_);
+  }
+
+  std::vector<Value> run_call(Builder& b, const Call& call) {
+    std::vector<ops::Argument> args = arguments(b, call.arguments, *this);
+    if (!call.row->random) return call.row->lower(b, args, nullptr);
+    ops::Random random{stream_->seed, advance(b, stream_->offset, call.random_distance)};
+    return call.row->lower(b, args, &random);
+  }
+
+  static Value advance(Builder& b, Value offset, uint64_t blocks) {
+    return blocks == 0 ? offset : b.add(offset, b.constant(DType::U64, static_cast<int64_t>(blocks)));
+  }
+
+  std::vector<Value> run_loop(Builder& b, const Call& call) {
+    const Loop& loop = *call.loop;
+    ops::NoChecks no_checks;  // a flag computed inside of a loop cannot leave it
+    std::vector<Value> init;
+    for (const ValueView& v : loop.carry) init.push_back(view(b, v));
+    return b.for_loop(loop.trip_count, init, [&](Builder& inner, std::span<const Value> parameters) {
+      Value index = inner.convert(parameters[0], DType::S64);
+      std::optional<Stream> stream;
+      if (loop.body->random()) {
+        Value turn = inner.multiply(inner.convert(index, DType::U64),
+                                    inner.constant(DType::U64, static_cast<int64_t>(loop.random_blocks)));
+        stream = Stream{stream_->seed, inner.add(advance(inner, stream_->offset, call.random_distance), turn)};
+      }
+      TraceScope body(*loop.body, loop.results, stream, {}, {});
+      size_t given = 0;
+      for (size_t i = 0; i < loop.body->externals().size(); ++i) {
+        const External& external = loop.body->externals()[i];
+        Value v = external.outer ? value(*external.outer) : given == 0 ? index : parameters[given];
+        if (!external.outer) ++given;
+        body.set(loop.body->external_value(i), v);
+      }
+      body.run(inner);
+      std::vector<Value> results;
+      for (ValueId id : loop.results) results.push_back(body.value(id));
+      return results;
+    });
+  }
+
+  const Trace& trace_;
+  std::optional<Stream> stream_;
+  Value floats_, integers_;
+  int64_t next_float_ = 0, next_integer_ = 0;
+  std::unordered_map<ValueId, Value> values_;
+  std::vector<bool> needed_;
+};
+
+}  // namespace
+
+std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<const Recorded> recorded) {
+  hlo::Graph graph;
+  Builder b(graph);
+  ScratchScope scope;
+  std::vector<ops::Argument> args = arguments(b, recorded, scope);
+  ops::Random random;
+  if (row.random) random = {graph.add_parameter({DType::U64, {}}), graph.add_parameter({DType::U64, {}})};
+  std::vector<std::optional<Type>> types;
+  for (Value v : row.lower(b, args, &random)) types.push_back(v ? std::optional(v.type()) : std::nullopt);
+  return types;
+}
+
+Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<const std::pair<size_t, size_t>> aliases) {
+  Lowered lowered;
+  lowered.graph = std::make_unique<hlo::Graph>();
+  hlo::Graph& graph = *lowered.graph;
+  Builder b(graph);
+
+  std::vector<int64_t> result_index(outputs.size(), -1);
+  int64_t results_with_elements = 0;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (trace.type(outputs[i]).elements() > 0) result_index[i] = results_with_elements++;
+
+  std::vector<Value> external_values;
+  for (size_t i = 0; i < trace.externals().size(); ++i) {
+    const Type& type = trace.externals()[i].type;
+    if (type.elements() == 0) {
+      external_values.push_back(kZeros.lower(b, std::vector<ops::Argument>{type.dims, type.dtype}, nullptr)[0]);
+      continue;
+    }
+    hlo::Signature signature;
+    for (auto [external, output] : aliases)
+      if (external == i) signature.aliasing_output = result_index[output];
+    external_values.push_back(graph.add_parameter(type, signature));
+    lowered.externals.push_back(i);
+  }
+  int64_t floats = 0, integers = 0;
+  for (const RecordedNumber& n : trace.numbers()) ++(n.number.category() == DType::F64 ? floats : integers);
+  Value float_vector, integer_vector;
+  if ((lowered.floats = floats > 0)) float_vector = graph.add_parameter({DType::F64, {floats}});
+  if ((lowered.integers = integers > 0)) integer_vector = graph.add_parameter({DType::S64, {integers}});
+  std::optional<Stream> stream;
+  if ((lowered.random = trace.random())) {
+    Value position = graph.add_parameter({DType::U64, {2}});
+    stream = Stream{vector_element(b, position, 0), vector_element(b, position, 1)};
+  }
+
+  ops::CheckScope checks;
+  TraceScope scope(trace, outputs, stream, float_vector, integer_vector);
+  for (size_t i = 0; i < external_values.size(); ++i) scope.set(trace.external_value(i), external_values[i]);
+  scope.run(b);
+
+  std::vector<Value> results;
+  for (ValueId id : outputs)
+    if (trace.type(id).elements() > 0) results.push_back(scope.value(id));
+  std::vector<Value> flags;
+  for (const auto& check : checks.checks()) {
+    flags.push_back(b.reshape(check.failed, {1}));
+    lowered.checks.push_back(check.message);
+  }
+  if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : b.concatenate(flags, 0));
+  graph.set_results(std::move(results));
+  return lowered;
+}
+
+}  // namespace flambeau::runtime

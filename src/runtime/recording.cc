@@ -1,0 +1,207 @@
+#include "runtime/recording.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "runtime/internal_ops.h"
+
+namespace flambeau::runtime {
+namespace {
+
+// A value that holds exactly what `tensor` shows.
+ValueId dense_value(Trace& trace, const TensorRef& tensor) {
+  ValueView v = trace.read(tensor);
+  if (v.whole) return v.value;
+  CallArgument arguments[] = {tensor, tensor.dtype};
+  return *trace.append(kIdentity, arguments)[0];
+}
+
+}  // namespace
+
+// ---- recording ------------------------------------------------------------------------------------------------------------
+
+Recording::Recording(std::string name) : name_(std::move(name)), trace_(std::make_unique<Trace>(TraceKind::Capture)) {
+  if (Engine::current())
+    raise<InvalidArgument>("[capture] '{}' is captured while another step is recorded; capture one function that calls both", name_);
+  Engine::set_current(trace_.get());
+}
+
+Recording::~Recording() {
+  if (trace_) Engine::set_current(nullptr);
+}
+
+std::shared_ptr<Storage> Recording::add_input(const Type& type) {
+  auto storage = Storage::create(type.bytes());
+  storage->recording = trace_->id();
+  trace_->bind_input(storage, trace_->add_input(type));
+  input_types_.push_back(type);
+  return storage;
+}
+
+std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results) {
+  std::unique_ptr<StepProgram> program(new StepProgram);
+  std::unordered_set<uint64_t> result_storages;
+  auto output = [&](ValueId value) {
+    program->outputs_.push_back(value);
+    return program->outputs_.size() - 1;
+  };
+  for (const TensorRef& result : results) {
+    program->result_types_.push_back(result.type());
+    program->result_outputs_.push_back(output(dense_value(*trace_, result)));
+    result_storages.insert(result.storage->id);
+  }
+  std::vector<std::pair<uint64_t, const Binding*>> bindings;
+  for (const auto& [id, binding] : trace_->bindings()) bindings.emplace_back(id, &binding);
+  std::sort(bindings.begin(), bindings.end());  // by the age of the storages
+  for (const auto& [id, binding] : bindings) {
+    std::shared_ptr<Storage> storage = binding->storage.lock();
+    if (!storage) continue;
+    bool escaped = binding->born && !result_storages.contains(id);
+    if (!escaped && !binding->written) continue;
+    program->bound_.push_back({storage, escaped ? nullptr : storage, output(binding->value)});
+  }
+  for (size_t i = 0; i < trace_->externals().size(); ++i)
+    for (const StepProgram::Bound& bound : program->bound_)
+      if (bound.kept && trace_->externals()[i].storage == bound.kept &&
+          trace_->externals()[i].type == trace_->type(program->outputs_[bound.output]))
+        program->aliases_.emplace_back(i, bound.output);
+  program->name_ = std::move(name_);
+  program->input_types_ = std::move(input_types_);
+  program->trace_ = std::move(trace_);
+  Engine::set_current(nullptr);
+  return program;
+}
+
+// ---- replaying ------------------------------------------------------------------------------------------------------------
+
+size_t StepProgram::escaped() const {
+  return static_cast<size_t>(
+      std::count_if(bound_.begin(), bound_.end(), [](const Bound& b) { return !b.kept && !b.storage.expired(); }));
+}
+
+void StepProgram::compile() {
+  if (!program_) program_ = Engine::get().program(*trace_, outputs_, aliases_, name_);
+}
+
+pjrt::MemoryStats StepProgram::memory_stats() {
+  compile();
+  return program_->executable->memory_stats();
+}
+
+// The buffers of the declared inputs and of the state; storage_mutex() is held.
+void StepProgram::gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const {
+  size_t next_input = 0;
+  for (const External& external : trace_->externals()) {
+    Storage& storage = external.storage ? *external.storage : *inputs[next_input].storage;
+    bool is_input = !external.storage;
+    if (is_input) ++next_input;
+    if (storage.failure) throw Error(*storage.failure);
+    bool same = storage.type.dtype == external.type.dtype &&
+                (is_input ? storage.type.elements() == external.type.elements() : storage.type == external.type);
+    if (external.type.elements() > 0 && (!storage.buffer || !same))
+      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {}, which is now {}; capture it anew after such a change", name_,
+                             external.type.to_string(), storage.buffer ? storage.type.to_string() : "without a value");
+    externals.push_back(external.type.elements() > 0 ? storage.buffer : nullptr);
+  }
+}
+
+// Parameters whose buffer somebody else holds too: a replacement must not take it over.
+std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const {
+  std::vector<int64_t> kept;
+  for (int64_t parameter : program_->aliased)
+    if (externals[program_->externals[static_cast<size_t>(parameter)]].use_count() > 2) kept.push_back(parameter);
+  return kept;
+}
+
+std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random) {
+  compile();
+  FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
+  std::vector<std::shared_ptr<pjrt::Buffer>> externals;
+  externals.reserve(trace_->externals().size());
+  std::vector<int64_t> kept;
+  {
+    std::lock_guard lock(storage_mutex());
+    gather(inputs, externals);
+    kept = keep_shared(externals);
+  }
+  RandomPosition position;
+  if (trace_->random()) position = random.advance(trace_->drawn());
+  std::vector<std::shared_ptr<pjrt::Buffer>> buffers;
+  auto assign = [&](Storage& storage, size_t output) {
+    storage.type = trace_->type(outputs_[output]);
+    storage.buffer = buffers[output];
+    storage.recording = 0;
+    storage.failure = nullptr;
+  };
+  try {
+    buffers = Engine::get().launch(*program_, {externals, kept, {}, position});
+  } catch (const std::exception& error) {
+    auto reason = std::make_shared<const std::string>(fmt::format("the step '{}' that was to give this tensor failed: {}", name_, error.what()));
+    std::lock_guard lock(storage_mutex());
+    for (const Bound& bound : bound_)
+      if (bound.kept && bound.kept->buffer && bound.kept->buffer->deleted()) {
+        bound.kept->buffer = nullptr;
+        bound.kept->failure = reason;
+      }
+    throw;
+  }
+  std::vector<std::shared_ptr<Storage>> results;
+  std::lock_guard lock(storage_mutex());
+  for (const Bound& bound : bound_)
+    if (auto storage = bound.storage.lock()) assign(*storage, bound.output);
+  for (size_t i = 0; i < result_types_.size(); ++i) {
+    results.push_back(Storage::create(result_types_[i].bytes()));
+    assign(*results.back(), result_outputs_[i]);
+  }
+  return results;
+}
+
+// ---- loops ----------------------------------------------------------------------------------------------------------------
+
+LoopRecording::LoopRecording(int64_t trip_count, std::span<const TensorRef> carry)
+    : outer_(Engine::current()), loop_(std::make_unique<Loop>()) {
+  FLAMBEAU_CHECK(outer_, "a loop is recorded inside of a recording");
+  loop_->trip_count = trip_count;
+  for (const TensorRef& tensor : carry) loop_->carry.push_back(outer_->read(tensor));
+  loop_->body = std::make_unique<Trace>(TraceKind::Capture, outer_);
+  auto add = [&](const Type& type) {
+    auto storage = Storage::create(type.bytes());
+    storage->recording = loop_->body->id();
+    loop_->body->bind_new(storage, loop_->body->add_input(type));
+    return storage;
+  };
+  index_ = add({DType::S64, {}});
+  for (const TensorRef& tensor : carry) carry_.push_back(add(tensor.type()));
+  Engine::set_current(loop_->body.get());
+}
+
+LoopRecording::~LoopRecording() {
+  if (loop_) Engine::set_current(outer_);
+}
+
+std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const TensorRef> next) {
+  if (next.size() != carry_.size())
+    raise<InvalidArgument>("[loop] the body got {} tensors and gave {}; it must give the carry's next values", carry_.size(), next.size());
+  for (size_t i = 0; i < next.size(); ++i) {
+    Type before{loop_->carry[i].dtype, loop_->carry[i].view.sizes};
+    if (next[i].type() != before)
+      raise<InvalidArgument>("[loop] carry {} is {} and became {}; shapes and dtypes of the carry must stay", i, before.to_string(),
+                             next[i].type().to_string());
+    loop_->results.push_back(dense_value(*loop_->body, next[i]));
+  }
+  std::vector<Type> types;
+  for (const ValueView& v : loop_->carry) types.push_back({v.dtype, v.view.sizes});
+  Engine::set_current(outer_);
+  ValueId value = outer_->append_loop(std::move(loop_), {});
+  std::vector<std::shared_ptr<Storage>> results;
+  for (const Type& type : types) {
+    auto storage = Storage::create(type.bytes());
+    storage->recording = outer_->id();
+    outer_->bind_new(storage, value++);
+    results.push_back(std::move(storage));
+  }
+  return results;
+}
+
+}  // namespace flambeau::runtime

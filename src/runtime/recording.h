@@ -1,0 +1,93 @@
+// Recording a function's ops into one program, and replaying it.
+//
+// A Recording redirects the op calls of the thread that made it; destroying it without finish() leaves every tensor as it was.
+// finish() gives a StepProgram: storages that existed before and were read are its state inputs, those that were written its state
+// outputs (donated), tensors made inside and still alive afterwards become state too, results get storages of their own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine.h"
+
+namespace flambeau::runtime {
+
+class StepProgram {
+ public:
+  // Compiles now; otherwise the first run does.
+  void compile();
+  // One execution. `inputs` are dense tensors of the recorded types; each result is a storage of its own. Nothing is changed when
+  // the launch fails, except that donated state may be lost: it then raises the failure at its next use.
+  std::vector<std::shared_ptr<Storage>> run(std::span<const TensorRef> inputs, RandomSource& random);
+
+  const std::vector<Type>& input_types() const { return input_types_; }
+  const std::vector<Type>& result_types() const { return result_types_; }
+  const Trace& trace() const { return *trace_; }
+  // Tensors made inside that outlive the recording and are not among its results.
+  size_t escaped() const;
+  pjrt::MemoryStats memory_stats();
+
+ private:
+  friend class Recording;
+  StepProgram() = default;
+  struct Bound {
+    std::weak_ptr<Storage> storage;
+    std::shared_ptr<Storage> kept;  // state that existed before; escaped tensors live as long as their user keeps them
+    size_t output;
+  };
+  void gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const;
+  std::vector<int64_t> keep_shared(std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const;
+
+  std::string name_;
+  std::unique_ptr<Trace> trace_;
+  std::vector<Type> input_types_, result_types_;
+  std::vector<size_t> result_outputs_;
+  std::vector<Bound> bound_;
+  std::vector<ValueId> outputs_;
+  std::vector<std::pair<size_t, size_t>> aliases_;
+  std::shared_ptr<const Program> program_;
+};
+
+class Recording {
+ public:
+  explicit Recording(std::string name);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // A storage that stands for a declared input while recording.
+  std::shared_ptr<Storage> add_input(const Type& type);
+  // `results` may be views and may be state.
+  std::unique_ptr<StepProgram> finish(std::span<const TensorRef> results);
+
+ private:
+  std::string name_;
+  std::unique_ptr<Trace> trace_;
+  std::vector<Type> input_types_;
+};
+
+// The body of a loop, recorded once into the current recording.
+class LoopRecording {
+ public:
+  // The carry as the recording around it has it.
+  LoopRecording(int64_t trip_count, std::span<const TensorRef> carry);
+  ~LoopRecording();
+  LoopRecording(const LoopRecording&) = delete;
+  LoopRecording& operator=(const LoopRecording&) = delete;
+
+  const std::shared_ptr<Storage>& index() const { return index_; }  // rank-0 S64
+  const std::vector<std::shared_ptr<Storage>>& carry() const { return carry_; }
+  // The carry after the last turn. `next` has the carry's types.
+  std::vector<std::shared_ptr<Storage>> finish(std::span<const TensorRef> next);
+
+ private:
+  Trace* outer_;
+  std::unique_ptr<Loop> loop_;
+  std::shared_ptr<Storage> index_;
+  std::vector<std::shared_ptr<Storage>> carry_;
+};
+
+}  // namespace flambeau::runtime

@@ -1,0 +1,63 @@
+// The record behind every device storage.
+//
+// A Storage has a logical size in bytes and a current value: one immutable, dense, row-major device buffer of some element type
+// and shape (the base). Writing gives it another buffer. Tensors are views over it; a view of another element type reads the
+// base bit by bit. A storage without a buffer is uninitialised, which reads as zeros, or has no elements.
+//
+// The value is guarded by the storage_mutex(); nothing outside of src/runtime reads it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "hlo/graph.h"
+#include "pjrt/pjrt.h"
+#include "runtime/views.h"
+
+namespace flambeau::runtime {
+
+class Storage : public std::enable_shared_from_this<Storage> {
+ public:
+  static std::shared_ptr<Storage> create(int64_t nbytes);
+  ~Storage();
+
+  const uint64_t id;  // never reused, unlike addresses
+  int64_t nbytes() const { return nbytes_; }
+  void set_nbytes(int64_t nbytes);  // the account only; the engine resizes the value
+
+  // Guarded by storage_mutex().
+  hlo::Type type;                        // of the value, when there is one
+  std::shared_ptr<pjrt::Buffer> buffer;  // null: uninitialised
+  uint64_t recording = 0;                // the recording it was made in; until that ends it has no value elsewhere
+  std::shared_ptr<const std::string> failure;  // why there is no value: raised by readers
+
+  std::shared_ptr<Storage> self;  // the reference that a c10::DataPtr stands for
+
+ private:
+  explicit Storage(int64_t nbytes);
+  int64_t nbytes_;
+};
+
+// Guards the values of all storages; held for microseconds.
+std::mutex& storage_mutex();
+
+// A tensor as the runtime sees it.
+struct TensorRef {
+  Storage* storage = nullptr;
+  View view;
+  DType dtype = DType::F32;
+
+  hlo::Type type() const { return {dtype, view.sizes}; }
+};
+
+// Logical bytes of live storages.
+struct MemoryUse {
+  int64_t allocated = 0, peak = 0, allocations = 0, frees = 0;
+};
+MemoryUse memory_use();
+void reset_peak_memory();
+
+}  // namespace flambeau::runtime

@@ -1,0 +1,24 @@
+// What is compiled for: everything that a lowering, a kernel or a cache key may ask about the machine that will run a program.
+// It comes from a client (to run) or from a topology (to plan); nothing else asks "the client".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pjrt/pjrt.h"
+
+namespace flambeau::runtime {
+
+struct Target {
+  std::string platform;    // "cpu", "tpu", "cuda"
+  std::string generation;  // the device kind: "cpu", "TPU v5 lite"
+  int device_count = 1;
+  bool ffi = false;        // custom calls to handlers of this process run inside programs
+  bool debug_checks = false;
+
+  static Target of(const pjrt::Client& client);
+  static Target of(const pjrt::Topology& topology);
+  uint64_t hash() const;
+};
+
+}  // namespace flambeau::runtime

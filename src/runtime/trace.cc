@@ -1,0 +1,393 @@
+#include "runtime/trace.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+
+#include "base/error.h"
+#include "runtime/engine.h"
+#include "runtime/internal_ops.h"
+#include "runtime/lower.h"
+
+namespace flambeau::runtime {
+namespace {
+
+std::atomic<uint64_t> next_trace{1};
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+void hash_number(KeyHasher& h, const ops::Number& number) {
+  h.add(number.value.index());
+  std::visit(Overloaded{[&](std::complex<double> c) { h.add(c.real(), c.imag()); }, [&](auto v) { h.add(v); }},
+             number.value);
+}
+
+void hash_type(KeyHasher& h, const Type& type) { h.add(type.dtype, std::span<const int64_t>(type.dims)); }
+
+// What decides an op's result types: everything but which values the arguments are and how they lie in memory.
+void hash_signature(KeyHasher& h, const Recorded& argument) {
+  h.add(argument.index());
+  std::visit(Overloaded{
+                 [](std::monostate) {},
+                 [&](const ValueView& v) { hash_type(h, {v.dtype, v.view.sizes}); },
+                 [&](const std::vector<std::optional<ValueView>>& list) {
+                   h.add(list.size());
+                   for (const auto& v : list) {
+                     h.add(v.has_value());
+                     if (v) hash_type(h, {v->dtype, v->view.sizes});
+                   }
+                 },
+                 [&](const RecordedNumber& n) {
+                   h.add(n.as_tensor, n.dtype ? static_cast<int>(*n.dtype) : -1, n.parameter);
+                   if (n.parameter)
+                     h.add(n.number.value.index());
+                   else
+                     hash_number(h, n.number);
+                 },
+                 [&](const Dims& dims) { h.add(std::span<const int64_t>(dims)); },
+                 [&](const std::string& text) { h.add(std::string_view(text)); },
+                 [&](auto plain) { h.add(plain); },
+             },
+             argument);
+}
+
+Key signature(const ops::Row& row, std::span<const Recorded> arguments) {
+  KeyHasher h;
+  h.add(row.name, arguments.size());
+  for (const Recorded& argument : arguments) hash_signature(h, argument);
+  return h.key();
+}
+
+void hash_view(KeyHasher& h, const ValueView& v) {
+  h.add(v.value, v.whole);
+  if (!v.whole) h.add(std::span<const int64_t>(v.view.strides), v.view.offset);
+}
+
+void hash_views(KeyHasher& h, const Recorded& argument) {
+  if (auto* v = std::get_if<ValueView>(&argument)) {
+    hash_view(h, *v);
+  } else if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument)) {
+    for (const auto& v : *list)
+      if (v) hash_view(h, *v);
+  }
+}
+
+struct KeyHash {
+  size_t operator()(const Key& key) const { return key.low; }
+};
+
+// Result types by signature, for the whole process: a warm call runs no lowering.
+std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& row, std::span<const Recorded> arguments) {
+  static std::mutex mutex;
+  static auto* cache = new std::unordered_map<Key, std::vector<std::optional<Type>>, KeyHash>;
+  {
+    std::lock_guard lock(mutex);
+    if (auto it = cache->find(key); it != cache->end()) return it->second;
+  }
+  std::vector<std::optional<Type>> types = lower_for_types(row, arguments);
+  std::lock_guard lock(mutex);
+  return cache->emplace(key, std::move(types)).first->second;
+}
+
+ValueView whole_value(ValueId id, const Type& type) { return {id, View::contiguous(type.dims), type.dtype, true}; }
+
+}  // namespace
+
+Trace::Trace(TraceKind kind, Trace* outer) : id_(next_trace++), kind_(kind), outer_(outer) {}
+Trace::~Trace() = default;
+
+void Trace::reset() {
+  random_ = false;
+  drawn_ = 0;
+  types_.clear();
+  calls_.clear();
+  externals_.clear();
+  external_values_.clear();
+  numbers_.clear();
+  bindings_.clear();
+  outer_values_.clear();
+}
+
+ValueId Trace::new_value(Type type) {
+  types_.push_back(std::move(type));
+  return static_cast<ValueId>(types_.size() - 1);
+}
+
+ValueId Trace::add_input(Type type) {
+  ValueId id = new_value(type);
+  externals_.push_back({std::move(type), nullptr, nullptr, std::nullopt});
+  external_values_.push_back(id);
+  return id;
+}
+
+ValueId Trace::value_of_outer(ValueId outer_value) {
+  if (auto it = outer_values_.find(outer_value); it != outer_values_.end()) return it->second;
+  ValueId id = new_value(outer_->type(outer_value));
+  externals_.push_back({types_[id], nullptr, nullptr, outer_value});
+  external_values_.push_back(id);
+  outer_values_.emplace(outer_value, id);
+  return id;
+}
+
+// The value of a storage that this trace has not bound yet is what it held before, or zeros when it held nothing.
+ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
+  if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.value;
+  if (outer_) return value_of_outer(outer_->current_value(storage, tensor));
+  // State that was never written: given a value now, since a constant would hide what later steps write.
+  if (kind_ == TraceKind::Capture) Engine::get().materialise(tensor);
+  Type type;
+  std::shared_ptr<pjrt::Buffer> buffer;
+  {
+    std::lock_guard lock(storage_mutex());
+    if (storage.failure) throw Error(*storage.failure);
+    if (storage.recording != 0 && storage.recording != id_)
+      raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside; return "
+            "it from the captured function, or make it before");
+    type = storage.type;
+    buffer = storage.buffer;
+  }
+  ValueId id;
+  if (buffer) {
+    id = new_value(type);
+    externals_.push_back({type, storage.shared_from_this(),
+                          kind_ == TraceKind::Strict ? std::move(buffer) : nullptr, std::nullopt});
+    external_values_.push_back(id);
+  } else {
+    Recorded arguments[] = {Dims{storage.nbytes() / byte_size(tensor.dtype)}, tensor.dtype};
+    id = *append_recorded(kZeros, {std::begin(arguments), std::end(arguments)}, 0, {})[0];
+  }
+  bindings_.emplace(storage.id, Binding{storage.weak_from_this(), id, false, false});
+  return id;
+}
+
+ValueView Trace::read(const TensorRef& tensor) {
+  ValueId id = current_value(*tensor.storage, tensor);
+  const Type& type = types_[id];
+  bool whole = type.dtype == tensor.dtype && tensor.view.offset == 0 && type.dims == tensor.view.sizes &&
+               tensor.view.is_contiguous();
+  return {id, tensor.view, tensor.dtype, whole};
+}
+
+RecordedNumber Trace::number(const NumberRef& ref, bool specialise) {
+  RecordedNumber n{ref.number, ref.as_tensor, ref.dtype, false};
+  DType category = ref.number.category();
+  bool common = !ref.as_tensor && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);
+  n.parameter = kind_ == TraceKind::Strict && !specialise && !common && (category == DType::F64 || category == DType::S64);
+  return n;
+}
+
+Recorded Trace::resolve(const CallArgument& argument, bool specialise) {
+  return std::visit(Overloaded{
+                        [&](const TensorRef& tensor) -> Recorded { return read(tensor); },
+                        [&](const std::vector<std::optional<TensorRef>>& list) -> Recorded {
+                          std::vector<std::optional<ValueView>> views;
+                          views.reserve(list.size());
+                          for (const auto& tensor : list)
+                            views.push_back(tensor ? std::optional(read(*tensor)) : std::nullopt);
+                          return views;
+                        },
+                        [&](const NumberRef& ref) -> Recorded { return number(ref, specialise); },
+                        [](const auto& plain) -> Recorded { return plain; },
+                    },
+                    argument);
+}
+
+std::vector<std::optional<ValueId>> Trace::append(const ops::Row& row, std::span<const CallArgument> arguments,
+                                                  uint64_t random_distance, std::string site) {
+  std::vector<Recorded> recorded;
+  recorded.reserve(arguments.size());
+  for (const CallArgument& argument : arguments) recorded.push_back(resolve(argument, row.specialise));
+  return append_recorded(row, std::move(recorded), random_distance, std::move(site));
+}
+
+std::vector<std::optional<ValueId>> Trace::append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
+                                                           uint64_t random_distance, std::string site) {
+  Call call;
+  call.row = &row;
+  call.key = signature(row, arguments);
+  std::vector<std::optional<Type>> types = result_types(call.key, row, arguments);
+  for (const Recorded& argument : arguments)
+    if (auto* n = std::get_if<RecordedNumber>(&argument); n && n->parameter) numbers_.push_back(*n);
+  call.arguments = std::move(arguments);
+  call.random_distance = random_distance;
+  call.site = std::move(site);
+  for (std::optional<Type>& type : types)
+    call.outputs.push_back(type ? std::optional(new_value(std::move(*type))) : std::nullopt);
+  if (row.random) random_ = true;
+  calls_.push_back(std::move(call));
+  return calls_.back().outputs;
+}
+
+std::vector<std::optional<Type>> Trace::infer(const ops::Row& row, std::span<const CallArgument> arguments) {
+  std::vector<Recorded> recorded;
+  recorded.reserve(arguments.size());
+  for (const CallArgument& argument : arguments) {
+    if (auto* tensor = std::get_if<TensorRef>(&argument)) {
+      recorded.push_back(ValueView{0, tensor->view, tensor->dtype, true});
+    } else if (auto* list = std::get_if<std::vector<std::optional<TensorRef>>>(&argument)) {
+      std::vector<std::optional<ValueView>> views;
+      for (const auto& t : *list)
+        views.push_back(t ? std::optional(ValueView{0, t->view, t->dtype, true}) : std::nullopt);
+      recorded.push_back(std::move(views));
+    } else {
+      recorded.push_back(resolve(argument, row.specialise));
+    }
+  }
+  return result_types(signature(row, recorded), row, recorded);
+}
+
+ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site) {
+  Call call;
+  call.site = std::move(site);
+  loop->random_blocks = loop->body->drawn();
+  call.random_distance = draw(loop->random_blocks * static_cast<uint64_t>(loop->trip_count));
+  KeyHasher h;
+  Key body = loop->body->key();
+  h.add(body.high, body.low, loop->trip_count, loop->random_blocks, loop->carry.size());
+  for (const ValueView& v : loop->carry) hash_type(h, {v.dtype, v.view.sizes});
+  for (ValueId id : loop->results) h.add(id);
+  for (const External& external : loop->body->externals()) h.add(external.outer ? int64_t{*external.outer} : -1);
+  call.key = h.key();
+  for (const ValueView& v : loop->carry) call.outputs.push_back(new_value({v.dtype, v.view.sizes}));
+  if (loop->body->random()) random_ = true;
+  ValueId first = call.outputs.empty() ? 0 : *call.outputs.front();
+  call.loop = std::move(loop);
+  calls_.push_back(std::move(call));
+  return first;
+}
+
+void Trace::write(const TensorRef& tensor, ValueId value) {
+  Storage& storage = *tensor.storage;
+  auto it = bindings_.find(storage.id);
+  bool born = it != bindings_.end() && it->second.born;
+  if (outer_ && !born)
+    raise<InvalidArgument>("[loop] the body writes to a tensor from outside; carry it through the loop instead");
+  if (types_[value].dims != tensor.view.sizes)
+    raise<InvalidArgument>("output with shape [{}] doesn't match the broadcast shape [{}]", fmt::join(tensor.view.sizes, ", "),
+                           fmt::join(types_[value].dims, ", "));
+  auto bind = [&](ValueId id) {
+    bindings_.insert_or_assign(storage.id, Binding{storage.weak_from_this(), id, !born, born});
+  };
+  bool covers = tensor.view.offset == 0 && tensor.view.is_contiguous() &&
+                tensor.view.elements() * byte_size(tensor.dtype) >= storage.nbytes();
+  if (covers) {
+    if (types_[value].dtype != tensor.dtype) {
+      std::vector<Recorded> arguments{whole_value(value, types_[value]), tensor.dtype};
+      value = *append_recorded(kIdentity, std::move(arguments), 0, {})[0];
+    }
+    bind(value);
+    return;
+  }
+  if (overlaps_itself(tensor.view))
+    raise<InvalidArgument>("unsupported operation: more than one element of the written-to tensor refers to a single memory "
+                           "location. Please clone() the tensor before performing the operation.");
+  if (tensor.view.elements() == 0) return;
+  ValueId base = current_value(storage, tensor);
+  std::vector<Recorded> arguments{whole_value(base, types_[base]), whole_value(value, types_[value]), tensor.view.sizes,
+                                  tensor.view.strides, tensor.view.offset, tensor.dtype};
+  bind(*append_recorded(kWrite, std::move(arguments), 0, {})[0]);
+}
+
+void Trace::bind_new(const std::shared_ptr<Storage>& storage, ValueId value) {
+  bindings_.insert_or_assign(storage->id, Binding{storage, value, false, true});
+}
+
+void Trace::bind_input(const std::shared_ptr<Storage>& storage, ValueId value) {
+  bindings_.insert_or_assign(storage->id, Binding{storage, value, false, false});
+}
+
+Key Trace::key() const {
+  KeyHasher h;
+  h.add(static_cast<int>(kind_), externals_.size());
+  for (size_t i = 0; i < externals_.size(); ++i) {
+    hash_type(h, externals_[i].type);
+    h.add(external_values_[i], externals_[i].outer ? int64_t{*externals_[i].outer} : -1);
+  }
+  for (const Call& call : calls_) {
+    h.add(call.key.high, call.key.low, call.random_distance);
+    for (const Recorded& argument : call.arguments) hash_views(h, argument);
+    if (call.loop)
+      for (const ValueView& v : call.loop->carry) hash_view(h, v);
+    for (const auto& output : call.outputs) h.add(output.has_value());
+  }
+  return h.key();
+}
+
+// ---- comparing recordings ---------------------------------------------------------------------------------------------------
+
+std::string to_string(const ops::Number& number) {
+  return std::visit(Overloaded{
+                        [](bool v) { return std::string(v ? "true" : "false"); },
+                        [](std::complex<double> v) { return fmt::format("{}+{}j", v.real(), v.imag()); },
+                        [](auto v) { return fmt::format("{}", v); },
+                    },
+                    number.value);
+}
+
+namespace {
+
+std::string to_string(const Recorded& argument) {
+  return std::visit(Overloaded{
+                        [](std::monostate) -> std::string { return "None"; },
+                        [](const ValueView& v) { return fmt::format("a tensor [{}]", fmt::join(v.view.sizes, ", ")); },
+                        [](const std::vector<std::optional<ValueView>>& list) { return fmt::format("{} tensors", list.size()); },
+                        [](const RecordedNumber& n) { return runtime::to_string(n.number); },
+                        [](const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); },
+                        [](DType dtype) { return std::string(torch_name(dtype)); },
+                        [](const std::string& text) { return text; },
+                        [](auto plain) { return fmt::format("{}", plain); },
+                    },
+                    argument);
+}
+
+std::string name_of(const Call& call) {
+  std::string name = call.row ? std::string(call.row->name) : "a loop";
+  return call.site.empty() ? name : fmt::format("{} ({})", name, call.site);
+}
+
+bool same(const Recorded& a, const Recorded& b) {
+  KeyHasher first, second;
+  hash_signature(first, a), hash_signature(second, b);
+  hash_views(first, a), hash_views(second, b);
+  return first.key() == second.key();
+}
+
+std::optional<std::string> call_difference(const Call& a, const Call& b, size_t i) {
+  if (a.row != b.row) return fmt::format("call {} was {} and became {}", i, name_of(a), name_of(b));
+  if (a.loop && b.loop)
+    if (auto inner = difference(*a.loop->body, *b.loop->body)) return "inside a loop, " + *inner;
+  for (size_t k = 0; k < std::min(a.arguments.size(), b.arguments.size()); ++k)
+    if (!same(a.arguments[k], b.arguments[k]))
+      return fmt::format("argument {} of {} was {} and became {}", k, name_of(a), to_string(a.arguments[k]),
+                         to_string(b.arguments[k]));
+  if (a.key != b.key || a.random_distance != b.random_distance) return fmt::format("call {}, {}, differs", i, name_of(a));
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> difference(const Trace& first, const Trace& second) {
+  size_t count = std::min(first.calls().size(), second.calls().size());
+  for (size_t i = 0; i < count; ++i)
+    if (auto text = call_difference(first.calls()[i], second.calls()[i], i)) return text;
+  if (first.calls().size() != second.calls().size()) {
+    const Trace& longer = first.calls().size() > count ? first : second;
+    return fmt::format("one recording has {} ops and the other {}; the first that only one has is {}", first.calls().size(),
+                       second.calls().size(), name_of(longer.calls()[count]));
+  }
+  for (size_t i = 0; i < std::min(first.externals().size(), second.externals().size()); ++i)
+    if (first.externals()[i].storage != second.externals()[i].storage)
+      return fmt::format("the {}th tensor that is read from outside is another one, {} and {}", i,
+                         first.externals()[i].type.to_string(), second.externals()[i].type.to_string());
+  if (first.externals().size() != second.externals().size() || first.key() != second.key())
+    return "the recordings read different tensors";
+  return std::nullopt;
+}
+
+}  // namespace flambeau::runtime

@@ -1,0 +1,206 @@
+// A list of recorded op calls: what a program is made from.
+//
+// A Trace names values by small numbers: external ones (what storages held before) and outputs of its calls. It keeps, for each
+// storage that it has seen, which value the storage now holds, so that in-place ops and views are resolved while recording.
+// A trace of one call is how strict eager mode runs an op; a capture is a trace of a whole step; the body of a loop is a
+// trace inside another. One thread uses a trace.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/hash.h"
+#include "ops/op.h"
+#include "runtime/storage.h"
+
+namespace flambeau::runtime {
+
+using ValueId = uint32_t;
+using hlo::Dims;
+using hlo::Type;
+
+// A program's identity: two independent 64-bit hashes.
+struct Key {
+  uint64_t high = 0, low = 0;
+  friend bool operator==(const Key&, const Key&) = default;
+};
+class KeyHasher {
+ public:
+  KeyHasher() { low_.add(0x5bd1e995); }
+  template <class... T>
+  KeyHasher& add(const T&... values) {
+    (high_.add(values), ...);
+    (low_.add(values), ...);
+    return *this;
+  }
+  Key key() const { return {high_.value(), low_.value()}; }
+
+ private:
+  Hasher high_, low_;
+};
+
+// ---- arguments as the caller gives them ----------------------------------------------------------------------------------
+
+// A number among the arguments: a Scalar, a wrapped number, or what a 0-dim CPU tensor holds (dtype set).
+struct NumberRef {
+  ops::Number number;
+  bool as_tensor = false;       // stands in a Tensor place
+  std::optional<DType> dtype;   // of the CPU tensor; none: a wrapped number
+};
+using CallArgument = std::variant<std::monostate, TensorRef, std::vector<std::optional<TensorRef>>, NumberRef, int64_t, double,
+                                  bool, Dims, DType, std::string>;
+
+// ---- arguments as they are recorded ----------------------------------------------------------------------------------------
+
+struct ValueView {
+  ValueId value;
+  View view;
+  DType dtype;
+  bool whole;  // the value as it is: no view to take, no other type
+};
+struct RecordedNumber {
+  ops::Number number;
+  bool as_tensor;
+  std::optional<DType> dtype;
+  bool parameter;  // its value is an input of the program, not a part of it
+};
+using Recorded = std::variant<std::monostate, ValueView, std::vector<std::optional<ValueView>>, RecordedNumber, int64_t, double,
+                              bool, Dims, DType, std::string>;
+
+class Trace;
+
+struct Loop {
+  int64_t trip_count = 0;
+  std::unique_ptr<Trace> body;        // its externals: the index, the carry, then values of the trace around it
+  std::vector<ValueView> carry;       // in the trace around it
+  std::vector<ValueId> results;       // in the body
+  uint64_t random_blocks = 0;         // that one turn draws
+};
+
+struct Call {
+  const ops::Row* row = nullptr;  // null: a loop
+  std::vector<Recorded> arguments;
+  std::vector<std::optional<ValueId>> outputs;
+  uint64_t random_distance = 0;  // blocks from the trace's base offset
+  std::unique_ptr<Loop> loop;
+  std::string site;
+  Key key;  // of the row and the arguments
+};
+
+// Where a value comes from that no call makes.
+struct External {
+  Type type;
+  std::shared_ptr<Storage> storage;   // what it held when first read; null: a declared input, index or carry
+  std::shared_ptr<pjrt::Buffer> buffer;  // strict mode: that very value
+  std::optional<ValueId> outer;       // in a loop's body: a value of the trace around it
+};
+
+// What a storage holds while the trace is recorded.
+struct Binding {
+  std::weak_ptr<Storage> storage;
+  ValueId value;
+  bool written = false;  // existed before, and has another value now
+  bool born = false;     // made in this trace
+};
+
+// Where random numbers come from: a generator's stream, in blocks of four 32-bit words.
+struct RandomPosition {
+  uint64_t seed = 0, offset = 0;
+};
+class RandomSource {
+ public:
+  virtual ~RandomSource() = default;
+  // The position before `blocks` are drawn; the next call's position comes after them.
+  virtual RandomPosition advance(uint64_t blocks) = 0;
+};
+
+enum class TraceKind {
+  Strict,   // runs at once: changing numbers are parameters
+  Capture,  // replays: numbers are constants, compared between recordings
+};
+
+class Trace {
+ public:
+  explicit Trace(TraceKind kind, Trace* outer = nullptr);
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+  void reset();  // empty again, memory kept (strict mode)
+
+  uint64_t id() const { return id_; }
+  TraceKind kind() const { return kind_; }
+  Trace* outer() const { return outer_; }
+
+  // A value that the caller gives at each run: a declared input, a loop's index or carry.
+  ValueId add_input(Type type);
+
+  // Records a call and gives the value of each output (none: the op does not give it). Raises what the lowering raises, and then
+  // nothing has been recorded.
+  std::vector<std::optional<ValueId>> append(const ops::Row& row, std::span<const CallArgument> arguments,
+                                             uint64_t random_distance = 0, std::string site = {});
+  ValueId append_loop(std::unique_ptr<Loop> loop, std::string site);  // the first output; the others follow
+
+  // The types of the outputs that append() would give, without recording.
+  std::vector<std::optional<Type>> infer(const ops::Row& row, std::span<const CallArgument> arguments);
+
+  // The value `tensor` shows, as an argument of a call.
+  ValueView read(const TensorRef& tensor);
+  // `tensor` becomes `value`: its storage is replaced, or updated where the view is a part of it.
+  void write(const TensorRef& tensor, ValueId value);
+  // A new storage holds `value`.
+  void bind_new(const std::shared_ptr<Storage>& storage, ValueId value);
+  // A storage that existed before stands for a declared input.
+  void bind_input(const std::shared_ptr<Storage>& storage, ValueId value);
+
+  const Type& type(ValueId id) const { return types_[id]; }
+  const std::vector<Call>& calls() const { return calls_; }
+  const std::vector<External>& externals() const { return externals_; }
+  ValueId external_value(size_t i) const { return external_values_[i]; }
+  const std::unordered_map<uint64_t, Binding>& bindings() const { return bindings_; }
+  const std::vector<RecordedNumber>& numbers() const { return numbers_; }  // the parameters, in order
+  size_t value_count() const { return types_.size(); }
+  bool random() const { return random_; }
+  // Reserves blocks of the random stream; gives their distance from the trace's base offset.
+  uint64_t draw(uint64_t blocks) { return std::exchange(drawn_, drawn_ + blocks); }
+  uint64_t drawn() const { return drawn_; }
+
+  // Structure, constants and types; not which storages.
+  Key key() const;
+
+ private:
+  ValueId new_value(Type type);
+  ValueId current_value(Storage& storage, const TensorRef& tensor);
+  ValueId value_of_outer(ValueId outer_value);
+  std::vector<std::optional<ValueId>> append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
+                                                      uint64_t random_distance, std::string site);
+  Recorded resolve(const CallArgument& argument, bool specialise);
+  RecordedNumber number(const NumberRef& ref, bool specialise);
+
+  uint64_t id_;
+  TraceKind kind_;
+  Trace* outer_;
+  bool random_ = false;
+  uint64_t drawn_ = 0;
+  std::vector<Type> types_;
+  std::vector<Call> calls_;
+  std::vector<External> externals_;
+  std::vector<ValueId> external_values_;
+  std::vector<RecordedNumber> numbers_;
+  std::unordered_map<uint64_t, Binding> bindings_;      // by storage id
+  std::unordered_map<ValueId, ValueId> outer_values_;   // outer value -> ours
+};
+
+// Null when the recordings are the same program over the same storages; else what differs first, in words.
+std::optional<std::string> difference(const Trace& first, const Trace& second);
+
+// How a number is shown in messages.
+std::string to_string(const ops::Number& number);
+
+}  // namespace flambeau::runtime
