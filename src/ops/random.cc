@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "base/philox.h"
+#include "ops/pointwise.h"
 #include "ops/tensor_util.h"
 
 namespace flambeau::ops {
@@ -61,12 +62,6 @@ Value top_bits(Builder& b, const Random& random, DType dtype, const Dims& dims, 
 }
 
 double cell(DType dtype) { return dtype == DType::F64 ? 0x1p-53 : 0x1p-24; }
-
-Value polynomial(Builder& b, Value x, std::span<const double> coefficients) {  // highest power first
-  Value p = constant_like(b, x, coefficients[0]);
-  for (double c : coefficients.subspan(1)) p = b.add(b.multiply(p, x), constant_like(b, x, c));
-  return p;
-}
 
 // "Approximating the erfinv function", M. Giles, GPU Computing Gems (2010): erfinv(x) = x P(w), w = -log((1-x)(1+x)).
 constexpr double kSingleCentre[] = {2.81022636e-08,   3.43273939e-07,   -3.5233877e-06, -4.39150654e-06, 0.00021858087,

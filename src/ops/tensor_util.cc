@@ -57,8 +57,6 @@ Value mean(Builder& b, Value x, const Dims& dims) {
   return b.divide(s, constant_like(b, s, count));
 }
 
-Value is_nan(Builder& b, Value x) { return b.compare(x, x, Comparison::NE); }
-
 Value at_least_1d(Builder& b, Value x) { return x.rank() == 0 ? b.reshape(x, {1}) : x; }
 
 void require_index(std::string_view op, Value indices) {

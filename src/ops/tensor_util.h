@@ -31,7 +31,6 @@ Value compare_with(Builder& b, Value x, double number, hlo::Comparison direction
 Value sum(Builder& b, Value x, const Dims& dims);
 // As PyTorch: of nothing it is NaN.
 Value mean(Builder& b, Value x, const Dims& dims);
-Value is_nan(Builder& b, Value x);
 
 // A rank-0 tensor as a vector of one, for ops with a dimension argument; anything else as it is.
 Value at_least_1d(Builder& b, Value x);
