@@ -1,0 +1,80 @@
+// What the trainer knows of a model: its parameters, its logits, and how much work a token is.
+//
+// Models are single-device code over plain at:: calls. A model owns its parameters (members listed in parameters()) and
+// constant tables; it stays where it was made.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "nn/parameter.h"
+
+namespace flambeau::models {
+
+// One microbatch. `documents` numbers the document of each token and `positions` counts from each document's
+// start; both undefined when a row is one document.
+struct Inputs {
+  at::Tensor tokens_BS;     // int64
+  at::Tensor positions_BS;  // int64
+  at::Tensor documents_BS;  // int64
+};
+
+// Tensors with names that another program gives them (Hugging Face), in file order.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Looks at a named activation; see Model::forward.
+using Probe = std::function<void(const std::string& name, const at::Tensor& value)>;
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  nn::Parameters& parameters() { return parameters_; }
+  const nn::Parameters& parameters() const { return parameters_; }
+
+  // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
+  virtual void prepare(at::Device device, int64_t max_context) = 0;
+
+  // Logits [B S, V]. Activations have dtype `compute`. `probe`, when given, is shown each layer's output, for finding where a
+  // value stopped being finite.
+  virtual at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const = 0;
+
+  virtual int64_t vocabulary() const = 0;
+  virtual int64_t max_context() const = 0;  // the longest that the position embedding is meant for
+  // The field's figure: 6 (N - N_embedding) + 6 L H (d_qk + d_v) context, without a discount for the causal mask.
+  virtual double flops_per_token(int64_t context) const = 0;
+  // The same where a query meets only the keys up to itself: (context + 1) / 2 on average.
+  virtual double causal_flops_per_token(int64_t context) const = 0;
+
+  // All parameters, or tensors like them (gradients), under Hugging Face's names; and the inverse, which raises InvalidArgument for
+  // a name that is missing, unknown or of another shape.
+  virtual NamedTensors to_hugging_face(const std::vector<at::Tensor>& like_parameters) const = 0;
+  virtual std::vector<at::Tensor> from_hugging_face(const NamedTensors& tensors) const = 0;
+  // Hugging Face's config.json of this model.
+  virtual std::string hugging_face_config() const = 0;
+
+ protected:
+  nn::Parameters parameters_;
+};
+
+// Sizes that replace those of the flavour; 0 keeps the flavour's.
+struct Overrides {
+  int64_t vocab_size = 0, n_layers = 0, dim = 0, n_heads = 0, n_kv_heads = 0, ffn_dim = 0;
+};
+
+// InvalidArgument for an unknown name or flavour (lists those known), or sizes that do not fit together.
+std::unique_ptr<Model> make_model(const std::string& name, const std::string& flavor, const Overrides& overrides);
+
+// "llama3: debug, 1B, 3B, 8B, 70B, 405B", for help texts.
+std::string known_models();
+
+}  // namespace flambeau::models

@@ -1,0 +1,29 @@
+// Rotary position embeddings (Su et al., 2021), half-split: element i of a head turns with element i + head_dim / 2.
+// Checkpoints of Hugging Face have this order; those with interleaved pairs are permuted when they are loaded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace flambeau::nn {
+
+struct RopeOptions {
+  double theta = 500000;
+  // Llama 3.1's frequency scaling; factor 1 is none.
+  double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
+  int64_t original_context = 8192;
+};
+
+// cos and sin of position x frequency, [2, positions, head_dim / 2] float32 on the CPU, by the same float32 arithmetic as
+// Hugging Face's, so that the tables have the same bits.
+at::Tensor rope_table(const RopeOptions& options, int64_t positions, int64_t head_dim);
+
+// Splits a fused projection and turns the queries and keys.
+//   qkv   [B, S, K, G + 2, E]: for each of K key-value heads G query heads, the key, the value
+//   table [2, S, E / 2], or [2, B, S, E / 2] where each token has a position of its own
+// Returns q [B, K G, S, E] multiplied by `scale`, k [B, K, S, E], v [B, K, S, E]. The gradient is one concatenation.
+std::array<at::Tensor, 3> split_qkv_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& table, double scale);
+
+}  // namespace flambeau::nn
