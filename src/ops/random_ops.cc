@@ -19,14 +19,35 @@ using hlo::Comparison;
 // The type that a draw for `dtype` is computed in.
 DType draw_type(DType dtype) { return dtype == DType::F64 ? DType::F64 : DType::F32; }
 
-Value uniform(Builder& b, Value self, double from, double to, const Random& random) {
-  require_float("uniform_", self.dtype());
-  if (!(from <= to)) raise<InvalidArgument>("uniform_ expects to return a [from, to) range, but found from={} > to={}", from, to);
-  DType t = draw_type(self.dtype());
-  Value u = plus(b, times(b, random_unit(b, random, t, self.dims()), to - from), from);
-  u = convert(b, u, self.dtype());
+void require_real(std::string_view op, Value self) {
+  if (!is_float(self.dtype())) refuse_dtype(op, self.dtype());
+}
+
+// A complex tensor from its real and imaginary parts, which are the last dimension: draws 2i and 2i + 1 make element i.
+Value from_parts(Builder& b, Value parts) {
+  int64_t last = parts.rank() - 1;
+  auto half = [&](int64_t i) { return b.reshape(b.slice_dim(parts, last, i, i + 1), erased(parts.dims(), last)); };
+  return b.binary(hlo::Op::Complex, half(0), half(1));
+}
+Dims with_parts(Dims dims) {
+  dims.push_back(2);
+  return dims;
+}
+DType part_type(DType complex) { return complex == DType::C128 ? DType::F64 : DType::F32; }
+
+Value uniform_reals(Builder& b, DType dtype, const Dims& dims, double from, double to, const Random& random) {
+  Value u = plus(b, times(b, random_unit(b, random, draw_type(dtype), dims), to - from), from);
+  u = convert(b, u, dtype);
   // Rounding may reach `to`, which is not in the range.
   return b.select(compare_with(b, u, to, Comparison::EQ), constant_like(b, u, from), u);
+}
+
+Value uniform(Builder& b, Value self, double from, double to, const Random& random) {
+  if (!(from <= to)) raise<InvalidArgument>("uniform_ expects to return a [from, to) range, but found from={} > to={}", from, to);
+  if (is_complex(self.dtype()))
+    return from_parts(b, uniform_reals(b, part_type(self.dtype()), with_parts(self.dims()), from, to, random));
+  require_real("check_uniform_bounds", self);
+  return uniform_reals(b, self.dtype(), self.dims(), from, to, random);
 }
 
 void check_std(double std) {
@@ -35,17 +56,14 @@ void check_std(double std) {
 
 Value normal_functional(Builder& b, Value self, double mean, double std, const Random& random) {
   check_std(std);
-  auto scaled = [&](Value z, double s) { return plus(b, times(b, z, s), mean); };
-  if (is_complex(self.dtype())) {  // real and imaginary parts are draws 2i and 2i + 1, each of half the variance
-    DType part = self.dtype() == DType::C128 ? DType::F64 : DType::F32;
-    Dims dims = self.dims();
-    dims.push_back(2);
-    Value z = times(b, random_normal(b, random, part, dims), std / std::numbers::sqrt2);
-    auto half = [&](int64_t i) { return b.reshape(b.slice_dim(z, self.rank(), i, i + 1), self.dims()); };
-    return b.binary(hlo::Op::Complex, plus(b, half(0), mean), half(1));
+  if (is_complex(self.dtype())) {  // each part has half the variance
+    Value z = random_normal(b, random, part_type(self.dtype()), with_parts(self.dims()));
+    Value result = from_parts(b, times(b, z, std / std::numbers::sqrt2));
+    return mean == 0 ? result : b.add(result, b.broadcast(b.constant(self.dtype(), mean), self.dims()));
   }
-  require_float("normal_", self.dtype());
-  return convert(b, scaled(random_normal(b, random, draw_type(self.dtype()), self.dims()), std), self.dtype());
+  require_real("normal_kernel_cpu", self);
+  Value z = random_normal(b, random, draw_type(self.dtype()), self.dims());
+  return convert(b, plus(b, times(b, z, std), mean), self.dtype());
 }
 
 Value normal_of(Builder& b, Value mean, Value std, DType dtype, const Random& random) {
@@ -69,14 +87,14 @@ Value normal_float_tensor(Builder& b, double mean, Value std, const Random& rand
 }
 
 Value log_normal(Builder& b, Value self, double mean, double std, const Random& random) {
-  require_float("log_normal_", self.dtype());
+  require_real("log_normal_", self);
   if (!(std > 0)) raise<InvalidArgument>("log_normal_ expects std > 0.0, but found std={}", std);
   Value z = random_normal(b, random, draw_type(self.dtype()), self.dims());
   return convert(b, b.exp(plus(b, times(b, z, std), mean)), self.dtype());
 }
 
 Value cauchy(Builder& b, Value self, double median, double sigma, const Random& random) {
-  require_float("cauchy_", self.dtype());
+  require_real("cauchy_", self);
   if (!(sigma > 0)) raise<InvalidArgument>("cauchy_ expects sigma > 0.0, but found sigma={}", sigma);
   Value u = random_unit(b, random, draw_type(self.dtype()), self.dims());
   Value t = b.unary(hlo::Op::Tan, times(b, plus(b, u, -0.5), std::numbers::pi));
@@ -90,7 +108,7 @@ Value standard_exponential(Builder& b, const Random& random, DType t, const Dims
 }
 
 Value exponential(Builder& b, Value self, double lambd, const Random& random) {
-  require_float("exponential_", self.dtype());
+  require_real("exponential_", self);
   if (!(lambd > 0)) raise<InvalidArgument>("exponential_ expects lambda > 0.0, but found lambda={}", lambd);
   Value e = standard_exponential(b, random, draw_type(self.dtype()), self.dims(), Stream::Main);
   return convert(b, times(b, e, 1 / lambd), self.dtype());
@@ -116,7 +134,7 @@ Value bernoulli_p(Builder& b, Value self, double p, const Random& random) {
 }
 
 Value bernoulli_tensor(Builder& b, Value self, Value p, const Random& random) {
-  require_float("bernoulli", p.dtype());
+  require_real("bernoulli", p);
   DType t = self.dtype() == DType::F64 ? DType::F64 : DType::F32;
   Value q = convert(b, p, t);
   if (checks_wanted()) {
@@ -268,7 +286,7 @@ void check_weights(Builder& b, Value p, int64_t distinct) {
 }
 
 Value multinomial(Builder& b, Value self, int64_t num_samples, bool replacement, const Random& random) {
-  require_float("multinomial", self.dtype());
+  require_real("multinomial", self);
   if (self.rank() != 1 && self.rank() != 2) raise<InvalidArgument>("prob_dist must be 1 or 2 dim");
   if (num_samples <= 0) raise<InvalidArgument>("cannot sample n_sample <= 0 samples");
   int64_t categories = self.dims().back();
