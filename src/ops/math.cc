@@ -28,10 +28,8 @@ Value polynomial(Builder& b, Value x, std::span<const double> coefficients) {
 
 namespace {
 
-Value scaled(Builder& b, Value x, double factor) { return b.multiply(x, constant_like(b, x, factor)); }
-Value plus(Builder& b, Value x, double term) { return b.add(x, constant_like(b, x, term)); }
 Value square(Builder& b, Value x) { return b.multiply(x, x); }
-Value less(Builder& b, Value x, double bound) { return b.compare(x, constant_like(b, x, bound), Comparison::LT); }
+Value less(Builder& b, Value x, double bound) { return compare_with(b, x, bound, Comparison::LT); }
 
 // ---- the error function ----------------------------------------------------------------------------------------------------
 
@@ -89,11 +87,11 @@ Value erfinv(Builder& b, Value y) {
   constexpr double kD[] = {1.637067800, 3.543889200, 1.0};
   Value magnitude = b.abs(y), one = constant_like(b, y, 1);
   Value central = b.multiply(y, ratio(b, square(b, y), kA, kB));
-  Value z = b.sqrt(b.negate(b.log(scaled(b, b.subtract(one, magnitude), 0.5))));
+  Value z = b.sqrt(b.negate(b.log(times(b, b.subtract(one, magnitude), 0.5))));
   Value outer = b.multiply(ratio(b, z, kC, kD), b.sign(y));
   Value x = b.select(b.compare(magnitude, constant_like(b, y, 0.7), Comparison::LE), central, outer);
   for (int step = 0; step < 2; ++step) {
-    Value slope = scaled(b, b.exp(b.negate(square(b, x))), 2 * std::numbers::inv_sqrtpi);
+    Value slope = times(b, b.exp(b.negate(square(b, x))), 2 * std::numbers::inv_sqrtpi);
     x = b.subtract(x, b.divide(b.subtract(erf(b, x), y), slope));
   }
   Value infinity = b.multiply(b.sign(y), constant_like(b, y, std::numeric_limits<double>::infinity()));
@@ -122,8 +120,8 @@ template <Op op>
 Value apply(Builder& b, Value x) { return b.unary(op, x); }
 
 Value exp2(Builder& b, Value x) { return b.power(constant_like(b, x, 2), x); }
-Value log2(Builder& b, Value x) { return scaled(b, b.log(x), std::numbers::log2e); }
-Value log10(Builder& b, Value x) { return scaled(b, b.log(x), std::numbers::log10e); }
+Value log2(Builder& b, Value x) { return times(b, b.log(x), std::numbers::log2e); }
+Value log10(Builder& b, Value x) { return times(b, b.log(x), std::numbers::log10e); }
 Value reciprocal(Builder& b, Value x) { return b.divide(constant_like(b, x, 1), x); }
 // sqrt(1 - x^2) without cancellation.
 Value cosine_of_arcsine(Builder& b, Value x) {
@@ -135,12 +133,12 @@ Value acos(Builder& b, Value x) { return b.atan2(cosine_of_arcsine(b, x), x); }
 Value atan(Builder& b, Value x) { return b.atan2(x, constant_like(b, x, 1)); }
 // exp(x) / 2, finite as long as the result is.
 Value half_exp(Builder& b, Value x) {
-  Value root = b.exp(scaled(b, x, 0.5));
-  return b.multiply(scaled(b, root, 0.5), root);
+  Value root = b.exp(times(b, x, 0.5));
+  return b.multiply(times(b, root, 0.5), root);
 }
 Value sinh(Builder& b, Value x) {
   Value e = b.expm1(x);
-  Value small = scaled(b, b.add(e, b.divide(e, plus(b, e, 1))), 0.5);
+  Value small = times(b, b.add(e, b.divide(e, plus(b, e, 1))), 0.5);
   return b.select(less(b, b.abs(x), 1), small, b.subtract(half_exp(b, x), half_exp(b, b.negate(x))));
 }
 Value cosh(Builder& b, Value x) { return b.add(half_exp(b, x), half_exp(b, b.negate(x))); }
@@ -157,7 +155,7 @@ Value acosh(Builder& b, Value x) {
   Value small = b.log1p(b.add(t, b.sqrt(b.multiply(t, plus(b, x, 1)))));
   return b.select(less(b, x, large_argument(x)), small, plus(b, b.log(x), std::numbers::ln2));
 }
-Value atanh(Builder& b, Value x) { return scaled(b, b.subtract(b.log1p(x), b.log1p(b.negate(x))), 0.5); }
+Value atanh(Builder& b, Value x) { return times(b, b.subtract(b.log1p(x), b.log1p(b.negate(x))), 0.5); }
 
 // A row of a function of reals.
 template <auto F>

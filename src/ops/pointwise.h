@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/promotion.h"
+#include "ops/tensor_util.h"
 
 namespace flambeau::ops {
 
