@@ -8,6 +8,7 @@
 #include <array>
 #include <complex>
 #include <functional>
+#include <initializer_list>
 
 #include "hlo/graph.h"
 
@@ -47,7 +48,7 @@ enum class FftKind { FFT, IFFT, RFFT, IRFFT };
 class Builder {
  public:
   // Appends to `graph`, which must outlive the builder.
-  explicit Builder(Graph& graph) : graph_(&graph), block_(&graph.body()) {}
+  explicit Builder(Graph& graph) : graph_(&graph), scopes_{&graph.body()} {}
 
   Graph& graph() { return *graph_; }
   // Nodes built from now on carry this text (op name, user's line).
@@ -185,8 +186,31 @@ class Builder {
   Value partition_id();  // rank-0 U32
 
  private:
+  // What the methods are made of (builder.cc). They validate, then emit; nothing is appended when they raise.
+  class Regions;  // regions under construction
+  [[noreturn]] void fail(Op op, std::string_view text) const;
+  void check_operands(Op op, std::span<const Value> operands) const;
+  void check_operands(Op op, std::initializer_list<Value> operands) const;
+  std::vector<Value> emit(Op op, std::vector<Value> operands, std::vector<Type> results, std::vector<Attribute> attributes = {},
+                          std::vector<std::unique_ptr<Block>> regions = {});
+  Value emit(Op op, std::vector<Value> operands, Type result, std::vector<Attribute> attributes = {});
+  Value emit_constant(Literal literal);
+  Value combine(Reduction kind, Value x, Value y);
+  Body combine_body(Reduction kind) const;
+  Value neutral(Op op, Reduction kind, DType dtype);
+  void check_reduction(Op op, Reduction kind, DType dtype) const;
+  void check_axis(Op op, std::string_view what, int64_t axis, int64_t rank) const;
+  void check_axes(Op op, std::string_view what, const Dims& axes, int64_t rank) const;  // in range, each once
+  void check_starts(Op op, Value x, std::span<const Value> starts) const;
+  Window complete(Op op, Window window, size_t rank) const;  // defaults filled in, sizes checked
+  Dims window_result(Op op, const Dims& input, const Window& window) const;
+  Sharding check_sharding(Op op, const Sharding& sharding, const Type& type) const;
+  int64_t check_groups(Op op, const std::vector<Dims>& groups) const;  // -> size of a group
+  std::vector<Attribute> collective_attributes(const std::vector<Dims>& groups, int64_t channel) const;
+  Attribute precision_attribute(DType dtype, std::optional<Precision> precision) const;
+
   Graph* graph_;
-  Block* block_;
+  std::vector<Block*> scopes_;  // the blocks whose values are visible; nodes are appended to the last
   std::string site_;
   Precision precision_ = Precision::Highest;
 };

@@ -151,6 +151,7 @@ struct Block {
   std::vector<Value> parameters;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<Value> results;
+  uint32_t id = 0;  // within the graph; 0 is the graph's own body
 };
 
 // What is said about one parameter or result of the program.
@@ -184,18 +185,32 @@ class Graph {
   const Node* definition(Value value) const { return values_[value.id()].definition; }
 
   // For the builder and the passes.
-  Value new_value(Type type, Node* definition);
+  Value new_value(Type type, Node* definition, uint32_t block = 0);
   const Type& type(uint32_t id) const { return values_[id].type; }
+  size_t value_count() const { return values_.size(); }
+  std::unique_ptr<Block> new_block();
+  // What stands for a value after simplify(): itself, or the equal value that replaced it.
+  Value resolve(Value value) const;
+  void replace(Value value, Value replacement) { values_[value.id()].replacement = replacement.id(); }
+  // The block that defines a value; kNoBlock when its node has been removed.
+  static constexpr uint32_t kNoBlock = UINT32_MAX;
+  uint32_t block_of(Value value) const { return values_[value.id()].block; }
+  // Marks what a removed node or block defined: values that no longer exist.
+  void retire(const Node& node);
+  void retire(const Block& block);
 
  private:
   struct Slot {
     Type type;
     Node* definition;
+    uint32_t block;
+    uint32_t replacement;  // the value's own id unless replaced
   };
   std::deque<Slot> values_;  // references to types stay valid while it grows
   Block body_;
   std::vector<Signature> parameter_signatures_, result_signatures_;
   std::optional<Mesh> mesh_;
+  uint32_t block_count_ = 1;
 };
 
 inline const Type& Value::type() const { return graph_->type(id_); }

@@ -1,0 +1,23 @@
+// What the builder and the printer share about meshes and shardings.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "hlo/graph.h"
+
+namespace flambeau::hlo {
+
+std::string quoted(std::string_view text);  // as MLIR: "..." with \22 for a quote
+
+// What is wrong with a sharding of `rank` dimensions over a mesh, as "expected X, got Y"; empty when nothing is.
+std::string sharding_fault(const Sharding& sharding, const std::optional<Mesh>& mesh, int64_t rank);
+
+// The same sharding with the replicated axes in the mesh's order, as Shardy asks for.
+Sharding in_mesh_order(Sharding sharding, const Mesh& mesh);
+std::vector<std::string> in_mesh_order(std::vector<std::string> axes, const Mesh& mesh);
+
+// The size of a mesh axis; the axis must exist.
+int64_t axis_size(const Mesh& mesh, std::string_view axis);
+
+}  // namespace flambeau::hlo
