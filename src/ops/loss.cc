@@ -208,7 +208,7 @@ Value binary_cross_entropy_with_logits(Builder& b, Value self, Value target, std
 // Class scores [N, C, ...] (or [C]) with targets [N, ...] (or []): one target a position.
 struct Targets {
   int64_t axis;   // of the classes
-  Value classes;  // S64 with an axis of size 1; 0 where ignored
+  Value classes;  // S32 with an axis of size 1; 0 where ignored
   Value weight;   // of each position, in the compute type, same shape; 0 where ignored
 };
 
@@ -228,6 +228,7 @@ Targets read_targets(Builder& b, Value self, Value target, const std::optional<V
   Value ignored = b.compare(t, b.broadcast(b.constant(DType::S64, ignore_index), dims), Comparison::EQ);
   t = b.select(ignored, zeros(b, DType::S64, dims), t);
   check_index(b, t, classes, "Target is out of bounds.");
+  t = b.convert(t, DType::S32);  // 64-bit comparisons halve the vector width
   DType compute = compute_type(self.dtype());
   Value w = filled(b, compute, 1, dims);
   if (weight) w = take_along(b, along(b, convert(b, *weight, compute), self.dims(), axis), axis, t);
@@ -260,7 +261,7 @@ Value nll_loss_backward(Builder& b, Value grad, Value self, Value target, std::o
   // 0 / 0 where every position is ignored stays out of the gradient.
   Value ignored = compare_with(b, targets.weight, 0, Comparison::EQ);
   Value each = b.select(ignored, zeros(b, g.dtype(), dims), b.negate(b.multiply(g, targets.weight)));
-  Value index = b.iota({DType::S64, self.dims()}, targets.axis);
+  Value index = b.iota({DType::S32, self.dims()}, targets.axis);
   Value hit = b.compare(index, b.broadcast(targets.classes, self.dims()), Comparison::EQ);
   Value dx = b.select(hit, b.broadcast(each, self.dims()), zeros(b, each.dtype(), self.dims()));
   return convert(b, dx, self.dtype());
