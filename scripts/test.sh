@@ -13,9 +13,9 @@ FLAMBEAU_SITE_PACKAGES=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.
 if [ "$folder" != build ]; then
   # Torch and the plugins are not instrumented: what they keep for ever and what they synchronise by themselves is theirs.
   export ASAN_OPTIONS=detect_container_overflow=0:detect_stack_use_after_return=1
-  export LSAN_OPTIONS="suppressions=$root/cmake/sanitizers/leaks.txt:print_suppressions=0"
+  export LSAN_OPTIONS="suppressions='$root/cmake/sanitizers/leaks.txt':print_suppressions=0"
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-  export TSAN_OPTIONS="suppressions=$root/cmake/sanitizers/threads.txt:ignore_noninstrumented_modules=1"
+  export TSAN_OPTIONS="suppressions='$root/cmake/sanitizers/threads.txt':ignore_noninstrumented_modules=1"
 fi
 
 status=0
