@@ -102,6 +102,15 @@ function(flambeau_torch_library name)
   _flambeau_library(${name} ON ${ARGN})
 endfunction()
 
+# A test program over several folders: `folder`/*.cc, among them sources that its tests share.
+function(flambeau_torch_test name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE flambeau_options ${ARGN} GTest::gmock GTest::gtest_main)
+  _flambeau_use_torch(${name})
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endfunction()
+
 function(flambeau_executable name folder)
   _flambeau_sources(src/${folder} sources tests)
   if(NOT sources)

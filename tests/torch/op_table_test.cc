@@ -1,0 +1,294 @@
+// Every row of the op table against torch CPU: shapes, dtypes, values, refusals. See op_case.h for the cases.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "evaluate.h"
+#include "op_case.h"
+#include "ops/op.h"
+
+namespace flambeau::op_test {
+
+namespace {
+
+// ---- tensors ----------------------------------------------------------------------------------------------------------------
+
+std::vector<double> draw(const TensorSpec& spec, at::ScalarType dtype, int64_t n, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  auto uniform = [&] { return static_cast<double>(engine() >> 11) * 0x1p-53; };
+  bool floating = at::isFloatingType(dtype);
+  std::vector<double> values(static_cast<size_t>(n));
+  for (double& v : values) {
+    v = spec.low + (spec.high - spec.low) * uniform();
+    if (floating) continue;
+    v = std::floor(v);
+    if (dtype == at::kByte) v = std::abs(v);
+    if (dtype == at::kBool) v = static_cast<double>(engine() & 1);
+    if (spec.is_nonzero && v == 0) v = 1;
+  }
+  if (spec.is_distinct) {
+    std::iota(values.begin(), values.end(), floating || dtype == at::kByte ? 0.0 : std::floor(static_cast<double>(-n) / 2));
+    std::shuffle(values.begin(), values.end(), engine);
+  }
+  if (spec.is_special && floating) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    constexpr double kSpecial[] = {std::numeric_limits<double>::quiet_NaN(), kInf, -kInf, 0.0, -0.0};
+    for (size_t i = 0; i < values.size(); ++i)
+      if (engine() % 2 == 0) values[i] = kSpecial[engine() % std::size(kSpecial)];
+  }
+  return values;
+}
+
+// One way to run a case: the shapes of x, y, z where they are free, and the dtypes of x (and z) and y.
+struct Variant {
+  std::array<Shape, 3> shapes;
+  at::ScalarType dtype, second;
+  std::string to_string() const {
+    return fmt::format("{} {} [{}] [{}] [{}]", c10::toString(dtype), c10::toString(second), fmt::join(shapes[0], ","),
+                       fmt::join(shapes[1], ","), fmt::join(shapes[2], ","));
+  }
+};
+
+at::Tensor make_tensor(const TensorSpec& spec, const Variant& variant, uint64_t seed) {
+  at::ScalarType dtype = spec.dtype.value_or(spec.role == 1 ? variant.second : variant.dtype);
+  if (spec.make) return spec.make(dtype);
+  Shape shape = spec.dims.value_or(variant.shapes[static_cast<size_t>(spec.role)]);
+  int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  auto values = draw(spec, dtype, n, seed);
+  return at::from_blob(values.data(), shape, at::kDouble).to(dtype).clone();
+}
+
+// ---- arguments ----------------------------------------------------------------------------------------------------------------
+
+c10::IValue make_argument(const Arg& arg, const c10::Type& type, const Variant& variant, uint64_t seed);
+
+c10::IValue make_list(const Arg& arg, const c10::Type& element, const Variant& variant, uint64_t seed) {
+  if (auto* ints = std::get_if<Shape>(&arg.value)) return *ints;
+  if (auto* one = std::get_if<int64_t>(&arg.value)) return Shape{*one};
+  c10::impl::GenericList list(element.shared_from_this<c10::Type>());
+  for (const Arg& item : std::get<std::vector<Arg>>(arg.value)) list.push_back(make_argument(item, element, variant, ++seed));
+  return list;
+}
+
+c10::IValue make_argument(const Arg& arg, const c10::Type& type, const Variant& variant, uint64_t seed) {
+  if (std::holds_alternative<None>(arg.value)) return {};
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType: return make_argument(arg, *type.containedType(0), variant, seed);
+    case c10::TypeKind::ListType: return make_list(arg, *type.containedType(0), variant, seed);
+    case c10::TypeKind::TensorType: return make_tensor(std::get<TensorSpec>(arg.value), variant, seed);
+    case c10::TypeKind::FloatType:
+      if (auto* i = std::get_if<int64_t>(&arg.value)) return static_cast<double>(*i);
+      return std::get<double>(arg.value);
+    case c10::TypeKind::StringType: return std::get<std::string>(arg.value);
+    case c10::TypeKind::NumberType:
+      if (auto* d = std::get_if<double>(&arg.value)) return *d;
+      [[fallthrough]];
+    default:
+      if (auto* flag = std::get_if<bool>(&arg.value)) return *flag;
+      if (auto* t = std::get_if<at::ScalarType>(&arg.value)) return static_cast<int64_t>(*t);
+      return std::get<int64_t>(arg.value);
+  }
+}
+
+Call make_call(const OpCase& c, const c10::OperatorHandle& op, const Variant& variant, bool numbers_known) {
+  Call call{op, c.op, {}, numbers_known};
+  size_t next = 0;
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    uint64_t seed = Hasher().add(c.op).add(next).value();
+    if (says_where(argument)) call.arguments.emplace_back();
+    else if (next < c.args.size()) call.arguments.push_back(make_argument(c.args[next++], *argument.type(), variant, seed));
+    else if (argument.default_value()) call.arguments.push_back(*argument.default_value());
+    else throw std::invalid_argument(fmt::format("{}: argument {} is missing", c.op, argument.name()));
+  }
+  if (next != c.args.size()) throw std::invalid_argument(fmt::format("{}: too many arguments", c.op));
+  return call;
+}
+
+// ---- variants -----------------------------------------------------------------------------------------------------------------
+
+const std::array<Shape, 3> kPlain = {{{3, 5}, {3, 5}, {3, 5}}};
+const std::array<Shape, 3> kZeroDimSecond = {{{3, 5}, {}, {5}}};
+const std::vector<std::array<Shape, 3>> kFurther = {
+    {{{}, {}, {}}}, {{{0, 4}, {0, 4}, {4}}}, {{{2, 1, 4}, {3, 1}, {1, 1}}}, {{{5}, {3, 5}, {}}}, {{{3, 4}, {3, 5}, {3, 5}}},
+};
+
+bool takes_free_shape(const Arg& arg) {
+  if (auto* t = std::get_if<TensorSpec>(&arg.value)) return !t->dims && !t->make;
+  if (auto* list = std::get_if<std::vector<Arg>>(&arg.value)) return std::any_of(list->begin(), list->end(), takes_free_shape);
+  return false;
+}
+
+// Every dtype (pair) on the plain shapes; the further shapes with a few dtypes.
+std::vector<Variant> variants(const OpCase& c) {
+  std::vector<Variant> all;
+  bool free = std::any_of(c.args.begin(), c.args.end(), takes_free_shape);
+  for (at::ScalarType t : c.options.dtypes) {
+    all.push_back({kPlain, t, t});
+    if (c.options.pairs)
+      for (at::ScalarType u : c.options.dtypes) {
+        if (u != t) all.push_back({kPlain, t, u});
+        all.push_back({kZeroDimSecond, t, u});
+      }
+    if (free && (t == at::kFloat || t == at::kLong || t == at::kBFloat16))
+      for (const auto& shapes : kFurther) all.push_back({shapes, t, t});
+  }
+  return all;
+}
+
+// ---- comparison ------------------------------------------------------------------------------------------------------------------
+
+struct Tolerance {
+  double rtol, atol;
+};
+
+// Those of torch.testing.assert_close.
+Tolerance tolerance(const OpCase& c, at::ScalarType dtype) {
+  for (const auto& wider : c.options.tolerances)
+    if (wider.dtype == dtype) return {wider.rtol, wider.atol};
+  switch (dtype) {
+    case at::kHalf: return {1e-3, 1e-5};
+    case at::kBFloat16: return {1.6e-2, 1e-5};
+    case at::kFloat:
+    case at::kComplexFloat: return {1.3e-6, 1e-5};
+    case at::kDouble:
+    case at::kComplexDouble: return {1e-7, 1e-7};
+    default: return {0, 0};
+  }
+}
+
+// An explanation, or nothing when the tensors agree.
+std::string difference(const OpCase& c, const at::Tensor& ours, const at::Tensor& theirs) {
+  if (!ours.defined() || !theirs.defined())
+    return ours.defined() == theirs.defined() || (theirs.defined() && theirs.numel() == 0) ? "" : "one output is not given";
+  if (ours.scalar_type() != theirs.scalar_type())
+    return fmt::format("dtype {}, torch has {}", c10::toString(ours.scalar_type()), c10::toString(theirs.scalar_type()));
+  if (ours.sizes() != theirs.sizes())
+    return fmt::format("shape [{}], torch has [{}]", fmt::join(ours.sizes(), ","), fmt::join(theirs.sizes(), ","));
+  if (c.options.meta_only) return "";
+  Tolerance t = tolerance(c, ours.scalar_type());
+  if (at::isComplexType(ours.scalar_type()))
+    return at::allclose(ours, theirs, t.rtol, t.atol, true) ? "" : "complex values differ";
+  if (t.rtol == 0) {
+    if (ours.equal(theirs)) return "";
+  }
+  at::Tensor a = ours.to(at::kDouble).contiguous().flatten(), e = theirs.to(at::kDouble).contiguous().flatten();
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    double x = a.data_ptr<double>()[i], y = e.data_ptr<double>()[i];
+    if ((std::isnan(x) && std::isnan(y)) || x == y) continue;
+    if (!(std::abs(x - y) <= t.atol + t.rtol * std::abs(y)) || std::isinf(y))
+      return fmt::format("element {} is {}, torch has {}", i, x, y);
+  }
+  return "";
+}
+
+void flatten(const c10::IValue& value, std::vector<at::Tensor>& out) {
+  if (value.isTensor()) out.push_back(value.toTensor());
+  else if (value.isList())
+    for (const c10::IValue& item : value.toList()) flatten(item, out);
+}
+
+Outcome reference(const Call& call) {
+  Outcome outcome;
+  at::NoGradGuard no_grad;
+  c10::Stack stack(call.arguments);
+  for (c10::IValue& v : stack)
+    if (v.isTensor() && v.toTensor().defined()) v = v.toTensor().clone();
+  try {
+    call.op.callBoxed(&stack);
+    for (const c10::IValue& v : stack) flatten(v, outcome.outputs);
+  } catch (const std::exception& error) {
+    outcome.raised = true;
+    outcome.error = error.what();
+    outcome.error = outcome.error.substr(0, outcome.error.find('\n'));
+  }
+  return outcome;
+}
+
+// A kernel that the CPU alone lacks.
+bool is_cpu_gap(const Outcome& outcome) {
+  return outcome.raised && (outcome.error.find("not implemented for 'Half'") != std::string::npos ||
+                            outcome.error.find("not implemented for 'BFloat16'") != std::string::npos);
+}
+
+std::string judge(const OpCase& c, const Outcome& ours, const Outcome& theirs) {
+  if (is_cpu_gap(theirs)) return "";
+  if (ours.raised && theirs.raised) return "";
+  if (ours.raised) return fmt::format("raised: {}", ours.error);
+  if (theirs.raised) return fmt::format("did not raise; torch says: {}", theirs.error);
+  if (ours.outputs.size() != theirs.outputs.size()) return fmt::format("{} outputs, torch has {}", ours.outputs.size(), theirs.outputs.size());
+  for (size_t i = 0; i < ours.outputs.size(); ++i) {
+    const auto& skipped = c.options.skip_outputs;
+    if (std::find(skipped.begin(), skipped.end(), static_cast<int>(i)) != skipped.end()) continue;
+    if (std::string text = difference(c, ours.outputs[i], theirs.outputs[i]); !text.empty())
+      return ours.outputs.size() == 1 ? text : fmt::format("output {}: {}", i, text);
+  }
+  return "";
+}
+
+// ---- the tests -------------------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> tested_ops() {
+  std::set<std::string> names;
+  for (const OpCase& c : all_cases()) names.insert(c.op);
+  return {names.begin(), names.end()};
+}
+
+class OpTable : public testing::TestWithParam<std::string> {};
+
+TEST_P(OpTable, AgreesWithTorch) {
+  std::string name = GetParam(), overload;
+  if (size_t dot = name.find('.'); dot != std::string::npos) {
+    overload = name.substr(dot + 1);
+    name = name.substr(0, dot);
+  }
+  ASSERT_NE(ops::find_row(GetParam()), nullptr) << GetParam() << " is not in the table";
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  std::vector<Call> calls;
+  std::vector<std::pair<const OpCase*, Variant>> origins;
+  for (const OpCase& c : all_cases()) {
+    if (c.op != GetParam()) continue;
+    for (const Variant& variant : variants(c)) {
+      calls.push_back(make_call(c, op, variant, calls.size() % 2 == 0));
+      origins.emplace_back(&c, variant);
+    }
+  }
+  auto outcomes = evaluate(calls);
+  int agreed = 0, failures = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Outcome theirs = reference(calls[i]);
+    std::string text = judge(*origins[i].first, outcomes[i], theirs);
+    agreed += !theirs.raised && text.empty();
+    if (!text.empty() && ++failures <= 12)
+      ADD_FAILURE() << GetParam() << " case " << origins[i].first - all_cases().data() << " " << origins[i].second.to_string()
+                    << (calls[i].numbers_known ? "" : " (numbers as parameters)") << ": " << text;
+  }
+  EXPECT_LE(failures, 12) << "further failures of " << GetParam() << " are not shown";
+  EXPECT_GT(agreed, 0) << GetParam() << " was refused in every case: the case is wrong";
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, OpTable, testing::ValuesIn(tested_ops()), [](const auto& info) {
+  std::string name = info.param.substr(info.param.find("::") + 2);
+  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+});
+
+TEST(OpTableRows, HaveCasesAndSchemas) {
+  std::set<std::string> tested;
+  for (const OpCase& c : all_cases()) tested.insert(c.op);
+  for (const ops::Row& row : ops::all_rows()) {
+    EXPECT_TRUE(tested.contains(std::string(row.name))) << row.name << " has no case";
+    std::string name(row.name.substr(0, row.name.find('.')));
+    std::string overload(row.name.size() > name.size() ? row.name.substr(name.size() + 1) : "");
+    EXPECT_TRUE(c10::Dispatcher::singleton().findSchema({name, overload}).has_value()) << row.name << " is not an op of PyTorch";
+  }
+}
+
+}  // namespace
+
+}  // namespace flambeau::op_test
