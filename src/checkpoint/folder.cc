@@ -1,0 +1,155 @@
+#include "checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/hash.h"
+
+namespace flambeau::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kState = "train_state.json";
+constexpr int64_t kFormat = 1;
+constexpr std::string_view kTemporary = ".tmp-", kDeleted = ".deleted-";
+
+std::optional<int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename();
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, step);
+  if (error != std::errc{} || stop != end || name != fmt::format("step-{}", step)) return std::nullopt;
+  return step;
+}
+
+std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+[[noreturn]] void damaged(const fs::path& path, std::string_view what) {
+  raise<InvalidArgument>("{}: damaged checkpoint: {}; delete the folder {} to go on from an older step", path.string(), what,
+                         path.parent_path().string());
+}
+
+Json read_state(const fs::path& path) {
+  if (!fs::exists(path)) {
+    raise<InvalidArgument>("{}: no such file, so {} is not a checkpoint; name a step-N folder, or delete it to go on from an "
+                           "older step", path.string(), path.parent_path().string());
+  }
+  const std::string text = read_file(path, 1 << 26);
+  try {
+    const Json whole = Json::parse(text);
+    const Json& state = whole.at("state");
+    if (whole.at("xxh3").get<std::string>() != hex(hash_string(state.dump()))) damaged(path, "its checksum does not match");
+    if (state.at("format").get<int64_t>() != kFormat) damaged(path, "it was written by another version");
+    return state;
+  } catch (const Json::exception&) {
+    damaged(path, "it is not the JSON that was written");
+  }
+}
+
+NamedTensors read_verified(const fs::path& folder, const char* name, const Json& files) {
+  const fs::path path = folder / name;
+  if (!fs::exists(path)) damaged(path, "the file is missing");
+  const Json& entry = files.at(name);
+  const uint64_t bytes = fs::file_size(path);
+  if (bytes != entry.at("bytes").get<uint64_t>()) damaged(path, fmt::format("expected {} bytes, got {}", entry.at("bytes").dump(), bytes));
+  if (hex(file_checksum(path)) != entry.at("xxh3").get<std::string>()) damaged(path, "its checksum does not match");
+  return SafetensorsReader(path).read_all();
+}
+
+}  // namespace
+
+State load(const fs::path& step_folder) {
+  if (!fs::is_directory(step_folder)) {
+    raise<InvalidArgument>("{}: no such checkpoint; check the path", step_folder.string());
+  }
+  const Json state = read_state(step_folder / kState);
+  try {
+    return {.step = state.at("step").get<int64_t>(),
+            .tokens_seen = state.at("tokens_seen").get<int64_t>(),
+            .data_cursor = state.at("data_cursor").get<std::string>(),
+            .model = state.at("model").get<std::string>(),
+            .parameters = read_verified(step_folder, kModel, state.at("files")),
+            .optimizer = read_verified(step_folder, kOptimizer, state.at("files"))};
+  } catch (const Json::exception&) {
+    damaged(step_folder / kState, "a field is missing or of another type");
+  }
+}
+
+Folder::Folder(fs::path path) : path_(std::move(path)) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) raise<IoError>("{}: cannot create the folder: {}; choose another dump_folder", path_.string(), error.message());
+  lock_ = ::open((path_ / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_ < 0) raise<IoError>("{}: cannot write in the folder: {}; choose another dump_folder", path_.string(), std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock_);
+    raise<InvalidArgument>("{}: another run uses this folder; wait for it or choose another dump_folder", path_.string());
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kTemporary) || name.starts_with(kDeleted)) fs::remove_all(entry.path());
+  }
+}
+
+Folder::~Folder() { ::close(lock_); }
+
+fs::path Folder::step_path(int64_t step) const { return path_ / fmt::format("step-{}", step); }
+
+std::vector<int64_t> Folder::steps() const {
+  std::vector<int64_t> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    if (const std::optional<int64_t> step = step_of(entry.path()); step && entry.is_directory()) found.push_back(*step);
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+void Folder::save(const State& state, int64_t keep) const {
+  const fs::path final_path = step_path(state.step);
+  if (fs::exists(final_path)) return;
+  const fs::path temporary = path_ / fmt::format("{}step-{}", kTemporary, state.step);
+  fs::remove_all(temporary);
+  fs::create_directory(temporary);
+
+  Json files = Json::object();
+  const auto write = [&](const char* name, const NamedTensors& tensors) {
+    const uint64_t checksum = write_safetensors(temporary / name, tensors, {{"format", "pt"}});
+    files[name] = {{"bytes", fs::file_size(temporary / name)}, {"xxh3", hex(checksum)}};
+  };
+  write(kModel, state.parameters);
+  write(kOptimizer, state.optimizer);
+  const Json fields = {{"format", kFormat},          {"step", state.step},   {"tokens_seen", state.tokens_seen},
+                       {"data_cursor", state.data_cursor}, {"model", state.model}, {"files", files}};
+  write_file_atomically(temporary / kState, Json{{"state", fields}, {"xxh3", hex(hash_string(fields.dump()))}}.dump(2) + "\n");
+  sync_path(temporary);
+  fs::rename(temporary, final_path);
+  sync_path(path_);
+
+  const std::vector<int64_t> all = steps();
+  for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < all.size(); ++i) {
+    const fs::path gone = path_ / fmt::format("{}step-{}", kDeleted, all[i]);
+    fs::rename(step_path(all[i]), gone);
+    fs::remove_all(gone);
+  }
+}
+
+}  // namespace flambeau::checkpoint

@@ -1,0 +1,352 @@
+#include "train/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+
+namespace flambeau::train {
+namespace {
+
+using Check = Key::Check;
+
+bool always(const Value&, const Check&) { return true; }
+
+double number(const Value& value) {
+  if (const auto* i = std::get_if<int64_t>(&value)) return static_cast<double>(*i);
+  return std::get<double>(value);
+}
+
+Check any() { return {"", &always}; }
+Check at_least(int64_t bound) {
+  return {fmt::format("an integer of at least {}", bound),
+          [](const Value& v, const Check& c) { return number(v) >= c.bound; }, static_cast<double>(bound)};
+}
+Check positive() {
+  return {"a positive number", [](const Value& v, const Check&) { return number(v) > 0; }};
+}
+Check not_negative() {
+  return {"a number of at least 0", [](const Value& v, const Check&) { return number(v) >= 0; }};
+}
+Check below_one() {
+  return {"a number from 0 to below 1", [](const Value& v, const Check&) { return number(v) >= 0 && number(v) < 1; }};
+}
+Check up_to_one() {
+  return {"a number from 0 to 1", [](const Value& v, const Check&) { return number(v) >= 0 && number(v) <= 1; }};
+}
+Check all_or_positive() {
+  return {"-1 or an integer of at least 1", [](const Value& v, const Check&) { return number(v) == -1 || number(v) >= 1; }};
+}
+Check one_of(std::vector<std::string> choices) {
+  return {fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")),
+          [](const Value& v, const Check& c) { return std::ranges::count(c.choices, std::get<std::string>(v)) > 0; }, 0,
+          std::move(choices)};
+}
+Check not_empty() {
+  return {"a text that is not empty", [](const Value& v, const Check&) { return !std::get<std::string>(v).empty(); }};
+}
+Check keep_count() {
+  return {"0 (keep all) or an integer of at least 2",
+          [](const Value& v, const Check&) { return number(v) == 0 || number(v) >= 2; }};
+}
+
+#define SLOT(member) [](Config& c) -> Key::Slot { return &c.member; }
+
+const std::vector<Key>& table() {
+  static const std::vector<Key> rows = {
+      {"device", SLOT(device), "where to run: tpu (through a PJRT plugin) or cpu (plain PyTorch, the reference)", one_of({"tpu", "cpu"})},
+      {"plugin", SLOT(plugin), "PJRT plugin: a path, or cpu, xla-cpu, tpu; empty: FLAMBEAU_PLUGIN, else the first one installed", any()},
+      {"dump_folder", SLOT(dump_folder), "folder for everything that a run writes", not_empty()},
+
+      {"model.name", SLOT(model.name), "model family", not_empty()},
+      {"model.flavor", SLOT(model.flavor), "size within the family", not_empty()},
+      {"model.vocab_size", SLOT(model.overrides.vocab_size), "0: the tokenizer's, rounded up to 64, for debug; else the flavour's", at_least(0)},
+      {"model.n_layers", SLOT(model.overrides.n_layers), "0: the flavour's", at_least(0)},
+      {"model.dim", SLOT(model.overrides.dim), "0: the flavour's", at_least(0)},
+      {"model.n_heads", SLOT(model.overrides.n_heads), "0: the flavour's", at_least(0)},
+      {"model.n_kv_heads", SLOT(model.overrides.n_kv_heads), "0: the flavour's", at_least(0)},
+      {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
+
+      {"data.source", SLOT(data.source), "text to train on: python-stdlib, or a file or folder", not_empty()},
+      {"data.tokenizer", SLOT(data.tokenizer), "byte, or a tokenizer.json", not_empty()},
+      {"data.held_out", SLOT(data.held_out), "fraction of the documents kept for validation", below_one()},
+      {"data.document_mask", SLOT(data.document_mask), "tokens attend within their own document only", any()},
+      {"data.bigram", SLOT(data.bigram), "compare the last validation loss with a bigram model of the same split", any()},
+
+      {"training.steps", SLOT(training.steps), "optimizer steps of the whole run", at_least(1)},
+      {"training.num_tokens_per_microbatch_per_dp_rank", SLOT(training.num_tokens_per_microbatch_per_dp_rank), "tokens of one forward and backward pass", at_least(1)},
+      {"training.num_tokens_per_train_step", SLOT(training.num_tokens_per_train_step), "tokens of one optimizer step; -1: one microbatch", all_or_positive()},
+      {"training.sequences_per_microbatch", SLOT(training.sequences_per_microbatch), "rows of one pass, instead of tokens; 0: from tokens", at_least(0)},
+      {"training.sequences_per_train_step", SLOT(training.sequences_per_train_step), "rows of one optimizer step, instead of tokens; 0: from tokens", at_least(0)},
+      {"training.max_context_length", SLOT(training.max_context_length), "tokens of a row", at_least(1)},
+      {"training.max_norm", SLOT(training.max_norm), "gradients are clipped to this global norm", positive()},
+      {"training.dtype", SLOT(training.dtype), "dtype of parameters and optimizer states", one_of({"float32"})},
+      {"training.mixed_precision_param", SLOT(training.mixed_precision_param), "dtype of activations and matrix products", one_of({"float32", "bfloat16"})},
+
+      {"optimizer.name", SLOT(optimizer.name), "optimizer", one_of({"AdamW"})},
+      {"optimizer.lr", SLOT(optimizer.lr), "peak learning rate", not_negative()},
+      {"optimizer.beta1", SLOT(optimizer.beta1), "decay of the mean of gradients", below_one()},
+      {"optimizer.beta2", SLOT(optimizer.beta2), "decay of the mean of squared gradients", below_one()},
+      {"optimizer.eps", SLOT(optimizer.eps), "added to the root of the second mean", not_negative()},
+      {"optimizer.weight_decay", SLOT(optimizer.weight_decay), "decoupled weight decay", not_negative()},
+
+      {"lr_scheduler.warmup_steps", SLOT(lr_scheduler.warmup_steps), "steps of linear warm-up", at_least(0)},
+      {"lr_scheduler.total_steps", SLOT(lr_scheduler.total_steps), "steps that the schedule is made for; unset: training.steps", at_least(1)},
+      {"lr_scheduler.decay_ratio", SLOT(lr_scheduler.decay_ratio), "part of the steps that decays; unset: all after the warm-up", up_to_one()},
+      {"lr_scheduler.decay_type", SLOT(lr_scheduler.decay_type), "shape of the decay", one_of({"linear", "sqrt", "cosine"})},
+      {"lr_scheduler.min_lr_factor", SLOT(lr_scheduler.min_lr_factor), "floor, as a factor on the peak", up_to_one()},
+
+      {"checkpoint.enable", SLOT(checkpoint.enable), "save the run's state and continue from the newest one", any()},
+      {"checkpoint.folder", SLOT(checkpoint.folder), "folder under dump_folder", not_empty()},
+      {"checkpoint.interval", SLOT(checkpoint.interval), "steps between saves", at_least(1)},
+      {"checkpoint.keep_latest_k", SLOT(checkpoint.keep_latest_k), "older ones are deleted; 0: keep all", keep_count()},
+      {"checkpoint.load_step", SLOT(checkpoint.load_step), "continue from this step; -1: the newest", all_or_positive()},
+      {"checkpoint.initial_load_path", SLOT(checkpoint.initial_load_path), "weights to begin with when there is no checkpoint yet: a step folder or a Hugging Face folder", any()},
+      {"checkpoint.initial_load_in_hf", SLOT(checkpoint.initial_load_in_hf), "initial_load_path is a Hugging Face folder", any()},
+      {"checkpoint.last_save_in_hf", SLOT(checkpoint.last_save_in_hf), "also write the final model as a Hugging Face folder", any()},
+      {"checkpoint.enable_first_step_checkpoint", SLOT(checkpoint.enable_first_step_checkpoint), "also save after step 1", any()},
+
+      {"metrics.log_freq", SLOT(metrics.log_freq), "steps between lines", at_least(1)},
+      {"metrics.jsonl", SLOT(metrics.jsonl), "file that gets one JSON object a logged step", any()},
+      {"metrics.peak_tflops", SLOT(metrics.peak_tflops), "peak of the device for MFU; 0: by the device's name", not_negative()},
+
+      {"validator.enable", SLOT(validator.enable), "evaluate on the held-out documents", any()},
+      {"validator.freq", SLOT(validator.freq), "steps between evaluations (also at step 1 and the last)", at_least(1)},
+      {"validator.steps", SLOT(validator.steps), "batches of an evaluation; -1: all", all_or_positive()},
+
+      {"dataloader.seed", SLOT(dataloader.seed), "seed of the order of samples", at_least(0)},
+      {"dataloader.shuffle", SLOT(dataloader.shuffle), "a new order of samples each epoch", any()},
+
+      {"sampling.tokens", SLOT(sampling.tokens), "tokens to sample when training ends", at_least(0)},
+      {"sampling.prompt", SLOT(sampling.prompt), "text to continue", any()},
+      {"sampling.temperature", SLOT(sampling.temperature), "0: the likeliest token", not_negative()},
+      {"sampling.seed", SLOT(sampling.seed), "seed of the draws", at_least(0)},
+
+      {"debug.seed", SLOT(debug.seed), "seed of the first parameters", at_least(0)},
+      {"debug.stats", SLOT(debug.stats), "print what was compiled and run after step 1 and at the end", any()},
+      {"debug.print_config", SLOT(debug.print_config), "print the resolved configuration first", any()},
+  };
+  return rows;
+}
+#undef SLOT
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row.back();
+}
+
+std::string_view leaf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+// The known key that is closest, by its whole name or by its last part (a right key in the wrong section).
+std::string_view nearest(std::string_view name) {
+  const auto distance = [&](const Key& key) {
+    return std::min(edit_distance(name, key.name), edit_distance(leaf(name), leaf(key.name)) + 2);
+  };
+  return std::ranges::min_element(table(), {}, distance)->name;
+}
+
+const Key& find(std::string_view name, std::string_view origin) {
+  const auto found = std::ranges::find(table(), name, &Key::name);
+  if (found == table().end()) {
+    raise<InvalidArgument>("{}: unknown key {}; did you mean {}?", origin, name, nearest(name));
+  }
+  return *found;
+}
+
+std::string toml_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else out += c;
+  }
+  return out + '"';
+}
+
+std::string literal(const Value& value) {
+  if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
+  if (const auto* i = std::get_if<int64_t>(&value)) return fmt::format("{}", *i);
+  if (const auto* s = std::get_if<std::string>(&value)) return toml_text(*s);
+  const double d = std::get<double>(value);
+  const std::string text = fmt::format("{}", d);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
+// nullopt: an optional key that is unset.
+std::optional<Value> current(const Key& key, const Config& config) {
+  return std::visit(
+      [](auto* slot) -> std::optional<Value> {
+        if constexpr (requires { slot->has_value(); }) {
+          return slot->has_value() ? std::optional<Value>(**slot) : std::nullopt;
+        } else {
+          return *slot;
+        }
+      },
+      key.slot(const_cast<Config&>(config)));  // only read
+}
+
+enum class Type { Bool, Integer, Number, Text };
+
+Type type_of(const Key& key) {
+  Config scratch;
+  const Key::Slot slot = key.slot(scratch);
+  if (std::holds_alternative<bool*>(slot)) return Type::Bool;
+  if (std::holds_alternative<int64_t*>(slot) || std::holds_alternative<std::optional<int64_t>*>(slot)) return Type::Integer;
+  return std::holds_alternative<std::string*>(slot) ? Type::Text : Type::Number;
+}
+
+std::string expectation(const Key& key) {
+  if (!key.check.expected.empty()) return key.check.expected;
+  switch (type_of(key)) {
+    case Type::Bool: return "true or false";
+    case Type::Integer: return "an integer";
+    case Type::Number: return "a number";
+    case Type::Text: return "a text";
+  }
+  return "";
+}
+
+[[noreturn]] void refuse(const Key& key, std::string_view got, std::string_view origin) {
+  const std::optional<Value> usual = current(key, Config{});
+  raise<InvalidArgument>("{}: {}: expected {}, got {}; {}", origin, key.name, expectation(key), got,
+                         usual ? fmt::format("the default is {}", literal(*usual)) : "leave it out for the default");
+}
+
+template <class T>
+bool parse_whole(std::string_view text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::span<const Key> keys() { return table(); }
+
+void set_value(Config& config, std::string_view name, const Value& given, std::string_view origin) {
+  const Key& key = find(name, origin);
+  Value value = given;
+  const Type type = type_of(key);
+  if (type == Type::Number && std::holds_alternative<int64_t>(value)) value = number(value);
+  const size_t wanted = type == Type::Bool ? 0 : type == Type::Integer ? 1 : type == Type::Number ? 2 : 3;
+  const bool finite = !std::holds_alternative<double>(value) || std::isfinite(std::get<double>(value));
+  if (value.index() != wanted || !finite || !key.check.holds(value, key.check)) refuse(key, literal(given), origin);
+  std::visit(
+      [&](auto* slot) {
+        using T = std::remove_pointer_t<decltype(slot)>;
+        if constexpr (std::is_same_v<T, std::optional<int64_t>>) *slot = std::get<int64_t>(value);
+        else if constexpr (std::is_same_v<T, std::optional<double>>) *slot = std::get<double>(value);
+        else *slot = std::get<T>(value);
+      },
+      key.slot(config));
+  config.given.emplace(name);
+}
+
+void set_from_text(Config& config, std::string_view name, std::string_view text) {
+  const Key& key = find(name, "command line");
+  Value value = std::string(text);
+  int64_t integer = 0;
+  double real = 0;
+  switch (type_of(key)) {
+    case Type::Bool:
+      if (text == "true" || text == "false") value = text == "true";
+      break;
+    case Type::Integer:
+      if (parse_whole(text, integer)) value = integer;
+      break;
+    case Type::Number:
+      if (parse_whole(text, real)) value = real;
+      break;
+    case Type::Text: break;
+  }
+  set_value(config, name, value, "command line");
+}
+
+bool is_bool_key(std::string_view name) { return type_of(find(name, "command line")) == Type::Bool; }
+
+void raise_in_config(const Config& config, std::string_view message) {
+  raise<InvalidArgument>("{}: {}", config.path.string(), message);
+}
+
+Batching batching(const Config& config) {
+  const Config::Training& t = config.training;
+  const int64_t context = t.max_context_length;
+  // Tokens and sequences say the same thing twice: both may be given if they agree.
+  const auto tokens = [&](int64_t in_tokens, int64_t in_sequences, std::string_view tokens_key, std::string_view rows_key) {
+    if (in_sequences == 0) return in_tokens;
+    if (config.given.contains(std::string(tokens_key)) && in_tokens != in_sequences * context) {
+      raise_in_config(config, fmt::format("{}: expected {} x {} = {} to agree with {}, got {}; remove one of the two", tokens_key,
+                                          in_sequences, context, in_sequences * context, rows_key, in_tokens));
+    }
+    return in_sequences * context;
+  };
+  const int64_t microbatch = tokens(t.num_tokens_per_microbatch_per_dp_rank, t.sequences_per_microbatch,
+                                    "training.num_tokens_per_microbatch_per_dp_rank", "training.sequences_per_microbatch");
+  int64_t step = tokens(t.num_tokens_per_train_step, t.sequences_per_train_step, "training.num_tokens_per_train_step",
+                        "training.sequences_per_train_step");
+  if (step == -1) step = microbatch;
+  if (microbatch % context != 0) {
+    raise_in_config(config, fmt::format("training.num_tokens_per_microbatch_per_dp_rank: expected a multiple of "
+                                        "training.max_context_length = {}, got {}; choose for example {}",
+                                        context, microbatch, std::max<int64_t>(1, microbatch / context) * context));
+  }
+  if (step % microbatch != 0) {
+    raise_in_config(config, fmt::format("training.num_tokens_per_train_step: expected a multiple of the {} tokens of a "
+                                        "microbatch, got {}; choose for example {}",
+                                        microbatch, step, std::max<int64_t>(1, step / microbatch) * microbatch));
+  }
+  return {.context = context, .sequences = microbatch / context, .accumulation = step / microbatch};
+}
+
+void check_config(const Config& config) {
+  batching(config);
+  if (config.validator.enable && config.data.held_out == 0) {
+    raise_in_config(config, "data.held_out: expected more than 0 while validator.enable = true; set it to 0.05, for example");
+  }
+  if (config.data.bigram && config.data.held_out == 0) {
+    raise_in_config(config, "data.held_out: expected more than 0 while data.bigram = true; set it to 0.05, for example");
+  }
+  if (config.checkpoint.initial_load_in_hf && config.checkpoint.initial_load_path.empty()) {
+    raise_in_config(config, "checkpoint.initial_load_path: expected a Hugging Face folder, got \"\"; "
+                            "set it, or checkpoint.initial_load_in_hf = false");
+  }
+}
+
+std::string to_toml(const Config& config) {
+  std::string out, section;
+  for (const Key& key : table()) {
+    const size_t dot = key.name.find('.');
+    const std::string_view own = dot == std::string_view::npos ? "" : key.name.substr(0, dot);
+    if (own != section) out += fmt::format("\n[{}]\n", section = own);
+    const std::optional<Value> value = current(key, config);
+    out += fmt::format("{:<60} # {}\n",
+                       value ? fmt::format("{} = {}", leaf(key.name), literal(*value)) : fmt::format("# {} unset", leaf(key.name)),
+                       key.doc);
+  }
+  return out;
+}
+
+std::string describe_keys() {
+  std::string out;
+  const Config usual;
+  for (const Key& key : table()) {
+    const std::optional<Value> value = current(key, usual);
+    out += fmt::format("  --{:<52} {} ({})\n", key.name, key.doc, value ? literal(*value) : "unset");
+  }
+  return out;
+}
+
+}  // namespace flambeau::train
