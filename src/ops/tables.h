@@ -24,6 +24,8 @@ std::span<const Row> loss_rows();
 std::span<const Row> norm_rows();
 std::span<const Row> attention_rows();
 std::span<const Row> indexing_rows();
+std::span<const Row> scatter_rows();
+std::span<const Row> sorting_rows();
 std::span<const Row> random_rows();
 std::span<const Row> optim_rows();
 

@@ -1,0 +1,160 @@
+// Fused optimizer steps: lists in, lists out. The functional forms return what the in-place forms write.
+//
+// Arithmetic is float32 (float64 for float64), as ATen/native/cpu/FusedAdamKernel.cpp and FusedSGDKernel.cpp; float16 and bfloat16
+// state is rounded once. With found_inf = 1 (gradients overflowed under a loss scale) nothing changes.
+#include <cmath>
+
+#include "ops/pointwise.h"
+#include "ops/tables.h"
+#include "ops/tensor_util.h"
+
+namespace flambeau::ops {
+
+namespace {
+
+using Tensors = std::vector<Value>;
+
+DType arithmetic_type(DType t) { return compute_type(t); }
+
+// A rate: a number, or a rank-0 tensor (.tensor_lr), so that schedules do not recompile.
+using Rate = std::variant<double, Value>;
+Value as_value(Builder& b, const Rate& rate, DType t) {
+  if (auto* number = std::get_if<double>(&rate)) return b.constant(t, *number);
+  return b.reshape(convert(b, std::get<Value>(rate), t), {});
+}
+Value scaled(Builder& b, Value x, Value rank0) { return b.multiply(x, b.broadcast(rank0, x.dims())); }
+
+// What optimizers share about one step.
+struct Step {
+  bool maximize;
+  std::optional<Value> grad_scale, found_inf;
+
+  // The gradient as it is written back, in arithmetic precision: without the loss scale.
+  Value unscaled(Builder& b, Value grad) const {
+    Value g = convert(b, grad, arithmetic_type(grad.dtype()));
+    if (!grad_scale) return g;
+    return b.divide(g, b.broadcast(b.reshape(convert(b, *grad_scale, g.dtype()), {}), g.dims()));
+  }
+  // `after` in before's dtype, or `before` when an overflow was found.
+  Value unless_overflow(Builder& b, Value before, Value after) const {
+    after = convert(b, after, before.dtype());
+    if (!found_inf) return after;
+    Value skip = compare_with(b, b.reshape(*found_inf, {}), 1, hlo::Comparison::EQ);
+    return b.select(b.broadcast(skip, before.dims()), before, after);
+  }
+};
+
+void check_lengths(std::string_view op, size_t expected, std::initializer_list<size_t> lengths) {
+  for (size_t n : lengths)
+    if (n != expected) raise<InvalidArgument>("[{}] expected lists of one length, got {} and {}", op, expected, n);
+}
+
+Tensors joined(std::initializer_list<Tensors> lists) {
+  Tensors all;
+  for (const Tensors& l : lists) all.insert(all.end(), l.begin(), l.end());
+  return all;
+}
+
+// ---- Adam -----------------------------------------------------------------------------------------------------------------------
+
+struct AdamOptions {
+  Rate lr;
+  double beta1, beta2, weight_decay, eps;
+  bool amsgrad, decoupled;  // decoupled: AdamW
+};
+struct AdamState {
+  Value param, exp_avg, exp_avg_sq, max_exp_avg_sq;  // the last is none without amsgrad
+};
+
+// 1 - beta^step, exact also where beta is near one.
+Value bias_correction(Builder& b, Value step, double beta) {
+  if (beta == 0) return constant_like(b, step, 1);
+  return b.negate(b.expm1(times(b, step, std::log(beta))));
+}
+
+// All in arithmetic precision; `grad` as Step::unscaled gives it.
+AdamState adam_update(Builder& b, AdamState s, Value grad, Value step, const AdamOptions& o, bool maximize) {
+  DType t = s.param.dtype();
+  Value lr = as_value(b, o.lr, t);
+  Value g = maximize ? b.negate(grad) : grad;
+  if (o.weight_decay != 0) {
+    if (o.decoupled) s.param = b.subtract(s.param, scaled(b, s.param, times(b, lr, o.weight_decay)));
+    else g = b.add(g, times(b, s.param, o.weight_decay));
+  }
+  s.exp_avg = b.add(s.exp_avg, times(b, b.subtract(g, s.exp_avg), 1 - o.beta1));
+  s.exp_avg_sq = b.add(times(b, s.exp_avg_sq, o.beta2), times(b, b.multiply(g, g), 1 - o.beta2));
+  Value second = s.exp_avg_sq;
+  if (o.amsgrad) second = s.max_exp_avg_sq = b.maximum(s.max_exp_avg_sq, s.exp_avg_sq);
+  step = b.reshape(convert(b, step, t), {});
+  Value correction1 = bias_correction(b, step, o.beta1), correction2 = b.sqrt(bias_correction(b, step, o.beta2));
+  Value denominator = plus(b, b.divide(b.sqrt(second), b.broadcast(correction2, second.dims())), o.eps);
+  s.param = b.subtract(s.param, b.divide(scaled(b, s.exp_avg, b.divide(lr, correction1)), denominator));
+  return s;
+}
+
+Tensors adam(Builder& b, Tensors params, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs, Tensors max_exp_avg_sqs,
+             const Tensors& steps, const AdamOptions& o, const Step& step) {
+  size_t n = params.size();
+  check_lengths("_fused_adam", n, {grads.size(), exp_avgs.size(), exp_avg_sqs.size(), o.amsgrad ? max_exp_avg_sqs.size() : n, steps.size()});
+  for (size_t i = 0; i < n; ++i) {
+    DType t = arithmetic_type(params[i].dtype());
+    auto wide = [&](Value x) { return convert(b, x, t); };
+    Value grad = convert(b, step.unscaled(b, grads[i]), t);
+    AdamState s{wide(params[i]), wide(exp_avgs[i]), wide(exp_avg_sqs[i]), o.amsgrad ? wide(max_exp_avg_sqs[i]) : Value()};
+    s = adam_update(b, s, grad, steps[i], o, step.maximize);
+    params[i] = step.unless_overflow(b, params[i], s.param);
+    exp_avgs[i] = step.unless_overflow(b, exp_avgs[i], s.exp_avg);
+    exp_avg_sqs[i] = step.unless_overflow(b, exp_avg_sqs[i], s.exp_avg_sq);
+    if (o.amsgrad) max_exp_avg_sqs[i] = step.unless_overflow(b, max_exp_avg_sqs[i], s.max_exp_avg_sq);
+    if (step.grad_scale) grads[i] = step.unless_overflow(b, grads[i], grad);
+  }
+  return joined({params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs});
+}
+
+template <bool Decoupled, class Lr>
+Tensors fused_adam(Builder& b, Tensors self, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs, Tensors max_exp_avg_sqs,
+                   Tensors state_steps, Lr lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
+                   std::optional<Value> grad_scale, std::optional<Value> found_inf) {
+  AdamOptions options{lr, beta1, beta2, weight_decay, eps, amsgrad, Decoupled};
+  return adam(b, std::move(self), std::move(grads), std::move(exp_avgs), std::move(exp_avg_sqs), std::move(max_exp_avg_sqs), state_steps,
+              options, {maximize, grad_scale, found_inf});
+}
+
+// ---- SGD ------------------------------------------------------------------------------------------------------------------------
+
+template <class Lr>
+Tensors fused_sgd(Builder& b, Tensors params, Tensors grads, Tensors buffers, double weight_decay, double momentum, Lr lr,
+                  double dampening, bool nesterov, bool maximize, bool is_first_step, std::optional<Value> grad_scale,
+                  std::optional<Value> found_inf) {
+  Step step{maximize, grad_scale, found_inf};
+  check_lengths("_fused_sgd", params.size(), {grads.size(), buffers.empty() ? params.size() : buffers.size()});
+  for (size_t i = 0; i < params.size(); ++i) {
+    DType t = arithmetic_type(params[i].dtype());
+    Value p = convert(b, params[i], t), raw = convert(b, step.unscaled(b, grads[i]), t);
+    Value g = maximize ? b.negate(raw) : raw;
+    if (weight_decay != 0) g = b.add(g, times(b, p, weight_decay));
+    if (momentum != 0 && !buffers.empty()) {
+      Value buffer = is_first_step ? g : b.add(times(b, convert(b, buffers[i], t), momentum), times(b, g, 1 - dampening));
+      buffers[i] = step.unless_overflow(b, buffers[i], buffer);
+      g = nesterov ? b.add(g, times(b, buffer, momentum)) : buffer;
+    }
+    params[i] = step.unless_overflow(b, params[i], b.subtract(p, scaled(b, g, as_value(b, lr, t))));
+    if (grad_scale) grads[i] = step.unless_overflow(b, grads[i], raw);
+  }
+  return joined({params, grads, buffers});
+}
+
+constexpr Row kRows[] = {
+    row("aten::_fused_adam", lower<&fused_adam<false, double>>()),
+    row("aten::_fused_adam.tensor_lr", lower<&fused_adam<false, Value>>()),
+    row("aten::_fused_adamw", lower<&fused_adam<true, double>>()),
+    row("aten::_fused_adamw.tensor_lr", lower<&fused_adam<true, Value>>()),
+    row("aten::_fused_sgd", lower<&fused_sgd<double>>()),
+    row("aten::_fused_sgd.tensor_lr", lower<&fused_sgd<Value>>()),
+};
+
+}  // namespace
+
+std::span<const Row> optim_rows() { return kRows; }
+
+}  // namespace flambeau::ops
