@@ -20,28 +20,28 @@ enum class Precision { Default, High, Highest };
 enum class Reduction { Sum, Product, Max, Min, And, Or };
 
 struct DotDims {
-  Dims lhs_batch, rhs_batch, lhs_contracting, rhs_contracting;
+  Dims lhs_batch = {}, rhs_batch = {}, lhs_contracting = {}, rhs_contracting = {};
 };
 struct GatherDims {
-  Dims offset_dims, collapsed_slice_dims, operand_batching_dims, start_indices_batching_dims, start_index_map;
+  Dims offset_dims = {}, collapsed_slice_dims = {}, operand_batching_dims = {}, start_indices_batching_dims = {}, start_index_map = {};
   int64_t index_vector_dim = 0;
 };
 struct ScatterDims {
-  Dims update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
-      scatter_dims_to_operand_dims;
+  Dims update_window_dims = {}, inserted_window_dims = {}, input_batching_dims = {}, scatter_indices_batching_dims = {},
+       scatter_dims_to_operand_dims = {};
   int64_t index_vector_dim = 0;
 };
 struct ConvolutionDims {
   int64_t input_batch = 0, input_feature = 1;
-  Dims input_spatial;
+  Dims input_spatial = {};
   int64_t kernel_output_feature = 0, kernel_input_feature = 1;
-  Dims kernel_spatial;
+  Dims kernel_spatial = {};
   int64_t output_batch = 0, output_feature = 1;
-  Dims output_spatial;
+  Dims output_spatial = {};
 };
-struct Window {  // one entry a dimension (spatial dimension for convolution)
-  Dims size, strides, base_dilations, window_dilations, padding_low, padding_high;
-  std::vector<bool> reversal;
+struct Window {  // one entry a dimension (spatial dimension for convolution); empty: 1, no padding, not reversed
+  Dims size = {}, strides = {}, base_dilations = {}, window_dilations = {}, padding_low = {}, padding_high = {};
+  std::vector<bool> reversal = {};
 };
 enum class FftKind { FFT, IFFT, RFFT, IRFFT };
 
@@ -163,13 +163,13 @@ class Builder {
 
   // -- calls and partitioning -----------------------------------------------------------------------------------------
   struct CustomCall {
-    std::string target;
-    std::vector<Type> results;
+    std::string target = {};
+    std::vector<Type> results = {};
     // FFI attributes (api_version 4): printed as the backend_config dictionary.
-    std::vector<Attribute> attributes;
-    std::string opaque;  // api_version 2 instead, when not empty
+    std::vector<Attribute> attributes = {};
+    std::string opaque = {};  // api_version 2 instead, when not empty
     bool has_side_effect = false;
-    std::vector<std::pair<int64_t, int64_t>> aliases;  // (result, operand) that share a buffer
+    std::vector<std::pair<int64_t, int64_t>> aliases = {};  // (result, operand) that share a buffer
   };
   std::vector<Value> custom_call(std::span<const Value> operands, const CustomCall& call);
   std::vector<Value> optimization_barrier(std::span<const Value> xs);

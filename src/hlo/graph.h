@@ -76,12 +76,12 @@ struct Mesh {
 // For each dimension the mesh axes that split it, major first; none: not split. `open` lets the partitioner split further.
 struct Sharding {
   struct Dim {
-    std::vector<std::string> axes;
+    std::vector<std::string> axes = {};
     bool open = false;
     friend bool operator==(const Dim&, const Dim&) = default;
   };
-  std::vector<Dim> dims;
-  std::vector<std::string> replicated;  // axes that must not split anything
+  std::vector<Dim> dims = {};
+  std::vector<std::string> replicated = {};  // axes that must not split anything
   std::string to_string() const;        // <@mesh, [{"shard"}, {}]>
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
@@ -156,8 +156,8 @@ struct Block {
 
 // What is said about one parameter or result of the program.
 struct Signature {
-  std::optional<Sharding> sharding;
-  std::optional<int64_t> aliasing_output;  // parameters: this output takes over the buffer (tf.aliasing_output)
+  std::optional<Sharding> sharding = {};
+  std::optional<int64_t> aliasing_output = {};  // parameters: this output takes over the buffer (tf.aliasing_output)
   bool donor = false;                      // parameters: XLA may reuse the buffer (jax.buffer_donor)
 };
 
