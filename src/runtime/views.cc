@@ -48,7 +48,8 @@ struct Axis {
 struct Plan {
   ViewForm form = ViewForm::General;
   std::vector<Dim> dims;
-  // All forms but General: elements [begin, begin + length) of the flat base, reshaped to the extents, are sliced along these axes.
+  // All forms but General: elements [begin, begin + length) of the flat base, reshaped to the extents, are sliced along
+  // these axes.
   int64_t begin = 0, length = 0;
   std::vector<Axis> axes;
 };
@@ -74,6 +75,12 @@ std::vector<Dim> merged(std::span<const Dim> dims) {
     }
   }
   return result;
+}
+
+int64_t elements_shown(std::span<const Dim> dims) {
+  int64_t count = 1;
+  for (const Dim& dim : dims) count *= dim.size;
+  return count;
 }
 
 bool is_expanded(const View& view) {
@@ -215,8 +222,7 @@ Plan make_plan(const View& view, int64_t base_elements) {
     found = differs && find_axes(plan, view.offset, base_elements);
   }
   if (found) {
-    bool permuted = plan.length == base_elements && std::all_of(plan.axes.begin(), plan.axes.end(), std::mem_fn(&Axis::is_full));
-    plan.form = permuted ? ViewForm::Transpose : ViewForm::Slice;
+    plan.form = elements_shown(plan.dims) == base_elements ? ViewForm::Transpose : ViewForm::Slice;
   }
   return plan;
 }
@@ -362,7 +368,8 @@ struct Runs {
 Runs make_runs(Builder& b, const Plan& plan, int64_t offset, int64_t base_elements) {
   int run = -1;
   for (size_t i = 0; i < plan.dims.size(); ++i) {
-    if (plan.dims[i].stride == 1 && (run < 0 || plan.dims[i].size > plan.dims[static_cast<size_t>(run)].size)) run = static_cast<int>(i);
+    bool longer = run < 0 || plan.dims[i].size > plan.dims[static_cast<size_t>(run)].size;
+    if (plan.dims[i].stride == 1 && longer) run = static_cast<int>(i);
   }
   Runs runs{.order = {}, .sizes = {}, .length = run < 0 ? 1 : plan.dims[static_cast<size_t>(run)].size, .indices = {}, .rank = 0};
   for (size_t i = 0; i < plan.dims.size(); ++i) {
@@ -491,6 +498,7 @@ ViewForm write_form(const View& view, int64_t base_elements) {
 
 Value read_view(Builder& b, Value base, const View& view) {
   Plan plan = make_plan(view, base);
+  if (plan.form == ViewForm::Whole) return b.reshape(base, view.sizes);
   if (view.elements() == 0) return b.reshape(b.slice(b.reshape(base, {base.elements()}), {0}, {0}), view.sizes);
   Value x = plan.form == ViewForm::General ? read_runs(b, base, plan, view.offset) : read_axes(b, base, plan);
   return denormalise(b, x, view);
@@ -502,6 +510,7 @@ Value write_view(Builder& b, Value base, const View& view, Value contents) {
     raise<InvalidArgument>("[view] expected contents {}, got {}; convert or expand them first",
                            hlo::Type{base.dtype(), view.sizes}.to_string(), contents.type().to_string());
   }
+  if (plan.form == ViewForm::Whole) return b.reshape(contents, base.dims());
   if (view.elements() == 0) return base;
   if (plan.form == ViewForm::General || is_expanded(view)) refuse_overlap(view);
   return plan.form == ViewForm::General ? write_runs(b, base, contents, plan, view.offset)

@@ -172,7 +172,10 @@ std::string run(std::span<const Case> cases) {
   if (outputs.empty()) return {};
   graph.set_results(outputs);
 
-  auto executable = client()->compile(hlo::print(graph));
+  pjrt::CompileOptions fast;  // compiling is all that these tests' time goes into
+  fast.overrides["xla_backend_optimization_level"] = int64_t{0};
+  fast.overrides["xla_llvm_disable_expensive_passes"] = true;
+  auto executable = client()->compile(hlo::print(graph), fast);
   const pjrt::Device& device = client()->addressable_devices()[0];
   std::vector<int32_t> base_data = counting(largest, 0), new_data(base_data.size());
   std::transform(base_data.begin(), base_data.end(), new_data.begin(), [](int32_t i) { return -1 - i; });
@@ -237,7 +240,8 @@ std::vector<FormCase> form_cases() {
       {"windows that touch", {12}, unfold(x({12}), 0, 3, 3), Whole},
       {"windows that overlap", {12}, unfold(x({12}), 0, 3, 2), General, {}},
       {"windows of a batch", {3, 12}, unfold(x({3, 12}), 1, 4, 1), General, {}},
-      {"strides that do not divide each other", {20}, View{{2, 2}, {3, 2}, 1}, General},
+      {"strides that do not divide each other", {20}, View{{2, 3}, {3, 2}, 1}, General},
+      {"strides that do not, but do not cross", {20}, View{{2, 2}, {3, 2}, 1}, Slice},
       {"runs that do not divide each other", {40}, View{{3, 2, 2}, {11, 4, 1}, 2}, General},
   };
 }
@@ -321,7 +325,7 @@ TEST(Views, Refusals) {
   const std::string overlap =
       "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
       "Please clone() the tensor before performing the operation.";
-  for (const View& view : {View{{2, 3}, {0, 1}, 0}, View{{3, 2}, {1, 1}, 0}, View{{2, 2, 2}, {3, 2, 1}, 0}}) {
+  for (const View& view : {View{{2, 3}, {0, 1}, 0}, View{{3, 2}, {1, 1}, 0}, View{{2, 2, 2}, {2, 2, 1}, 0}}) {
     Value contents = graph.add_parameter({DType::F32, view.sizes});
     EXPECT_EQ(message([&] { write_view(b, base, view, contents); }), overlap) << text_of(view);
   }
@@ -362,6 +366,10 @@ class Choices {
   std::vector<uint32_t> numbers_;
   size_t next_ = 0;
 };
+
+auto random_numbers() {  // 5040: every small bound divides it
+  return rc::gen::resize(rc::kNominalSize, rc::gen::container<std::vector<uint32_t>>(24, rc::gen::inRange<uint32_t>(0, 5040)));
+}
 
 View random_operation(View v, Choices& choose) {
   int64_t operation = choose.below(9);
@@ -419,13 +427,12 @@ Case raw_as_strided(std::vector<uint32_t> numbers) {
 
 // Property of `count` programs of 40 cases; the same each time unless RC_PARAMS says otherwise.
 void expect_property(const char* name, int count, Case (*make)(std::vector<uint32_t>)) {
-  auto params = rc::detail::configuration().testParams;
-  if (std::getenv("RC_PARAMS") == nullptr) {
-    params.seed = 20;
-    params.maxSuccess = count;
-  }
-  auto numbers = rc::gen::container<std::vector<uint32_t>>(24, rc::gen::inRange<uint32_t>(0, 5040));
-  auto lists = rc::gen::container<std::vector<std::vector<uint32_t>>>(40, numbers);
+  rc::detail::TestParams params;
+  params.seed = 20;
+  params.maxSuccess = count;
+  params.disableShrinking = true;  // the message names the one view that failed, and smaller programs take a second each
+  if (std::getenv("RC_PARAMS") != nullptr) params = rc::detail::configuration().testParams;
+  auto lists = rc::gen::container<std::vector<std::vector<uint32_t>>>(40, random_numbers());
   rc::detail::TestMetadata metadata{.id = name, .description = name};
   auto result = rc::detail::checkTestable(
       [&] {
@@ -441,14 +448,14 @@ void expect_property(const char* name, int count, Case (*make)(std::vector<uint3
   EXPECT_TRUE(result.is<rc::detail::SuccessResult>()) << text.str();
 }
 
-TEST(Views, RandomChainsOfOperations) { expect_property("chains of view operations", 12, chain_of_operations); }
-TEST(Views, RandomAsStrided) { expect_property("as_strided", 8, raw_as_strided); }
+TEST(Views, RandomChainsOfOperations) { expect_property("chains of view operations", 6, chain_of_operations); }
+TEST(Views, RandomAsStrided) { expect_property("as_strided", 4, raw_as_strided); }
 
 // Most random views must not end in the general form, or the tests above would say little of the others.
 TEST(Views, RandomCasesCoverEveryForm) {
   std::array<int, 6> seen{};
   rc::Random random(7);
-  auto numbers = rc::gen::container<std::vector<uint32_t>>(24, rc::gen::inRange<uint32_t>(0, 5040));
+  auto numbers = random_numbers();
   for (int i = 0; i < 1000; ++i) {
     Case c = (i % 2 ? raw_as_strided : chain_of_operations)(numbers(random.split()).value());
     ++seen[static_cast<size_t>(read_form(c.view, c.elements()))];
