@@ -19,6 +19,11 @@ std::atomic<Engine*> g_engine{nullptr};
 std::mutex g_start_mutex;
 std::atomic<bool> g_forked{false};
 
+EngineOptions& defaults() {
+  static auto* options = new EngineOptions;
+  return *options;
+}
+
 // Buffers that synchronize() remembers; older ones have been waited for by then or are waited for now.
 constexpr size_t kRememberedLaunches = 4096;
 constexpr size_t kRememberedChecks = 256;
@@ -47,8 +52,10 @@ Engine& Engine::get() {
     raise("[engine] this process was forked after the device was used, and a plugin does not survive that; start workers with the "
           "'spawn' method, or before the device is first used");
   if (Engine* engine = g_engine.load(std::memory_order_acquire)) return *engine;
-  return start();
+  return start(defaults());
 }
+
+void Engine::set_defaults(const EngineOptions& options) { defaults() = options; }
 
 bool Engine::started() { return g_engine.load() != nullptr; }
 

@@ -54,8 +54,9 @@ class Engine {
  public:
   // Starts the engine of this process; later calls with the same options do nothing, with others they are an InvalidArgument.
   static Engine& start(const EngineOptions& options = {});
-  // Starts it with default options when nobody has.
+  // Starts it with the defaults when nobody has.
   static Engine& get();
+  static void set_defaults(const EngineOptions& options);
   static bool started();
 
   const pjrt::Client& client() const { return *client_; }

@@ -1,0 +1,18 @@
+// Storage records as c10 storages.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+
+#include "runtime/storage.h"
+
+namespace flambeau::device {
+
+c10::Allocator& allocator();
+
+// Owns a reference to `storage`, which must not have a c10 owner yet.
+c10::DataPtr data_ptr_of(const std::shared_ptr<runtime::Storage>& storage);
+
+runtime::Storage& storage_of(const c10::Storage& storage);
+
+}  // namespace flambeau::device

@@ -1,0 +1,46 @@
+// The PyTorch device `tpu` (PrivateUse1): what stands between at::Tensor and the runtime.
+//
+// A `tpu` storage's data pointer is not memory: it points to the runtime::Storage record that holds the storage's value. Everything
+// that reads or writes elements goes through ops; a kernel that dereferences the pointer is a bug. There is one logical device,
+// `tpu:0`, in front of all devices of the client.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include "runtime/engine.h"
+
+namespace flambeau::device {
+
+inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
+inline c10::Device tpu() { return {kDeviceType, 0}; }
+
+// Registers the device with PyTorch (once) and says which plugin to use. The engine itself starts with the first tensor, or at once
+// with `start`: then a missing plugin is an InvalidArgument here.
+void initialize(const runtime::EngineOptions& options = {}, bool start = false);
+
+// Waits until everything that was launched has run, and raises what failed.
+void synchronize();
+
+// ---- tensors --------------------------------------------------------------------------------------------------------------
+
+DType dtype_of(c10::ScalarType type);  // NotImplemented for types that the device does not have (complex32, quantized)
+c10::ScalarType scalar_type_of(DType dtype);
+
+inline bool is_tpu(const at::Tensor& tensor) { return tensor.device().type() == kDeviceType; }
+runtime::Storage& storage_of(const at::Tensor& tensor);
+runtime::TensorRef ref_of(const at::Tensor& tensor);
+// A contiguous tensor of `type` over `storage`.
+at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
+
+// ---- random numbers -------------------------------------------------------------------------------------------------------
+
+const at::Generator& default_generator();
+at::Generator new_generator();
+// The stream of `generator`, or of the default one.
+runtime::RandomSource& random_source(const std::optional<at::Generator>& generator);
+
+}  // namespace flambeau::device

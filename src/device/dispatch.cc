@@ -1,0 +1,330 @@
+// One boxed kernel for every row of the op table.
+//
+// A row names a functional overload. Its in-place and out forms are found among the overloads of the same name: those whose arguments
+// are the functional ones, with the first written to (add_), or followed by tensors that are written to (add.out). The kernel turns
+// the stack into call arguments, lets the engine run or record the call, and puts back what the schema promises.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "device/register.h"
+
+namespace flambeau::device {
+namespace {
+
+using runtime::CallArgument;
+using runtime::Engine;
+using runtime::NumberRef;
+using runtime::TensorRef;
+
+// ---- arguments --------------------------------------------------------------------------------------------------------------
+
+// Arguments that say where and how memory lies; lowerings do not see them.
+bool is_placement(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::DeviceObjType:
+    case c10::TypeKind::MemoryFormatType:
+    case c10::TypeKind::GeneratorType:
+      return true;
+    default:
+      return argument.name() == "pin_memory";
+  }
+}
+
+ops::Number number_of(const c10::Scalar& scalar) {
+  if (scalar.isBoolean()) return {scalar.toBool()};
+  if (scalar.isIntegral(false)) return {scalar.toLong()};
+  if (scalar.isComplex()) return {std::complex<double>(scalar.toComplexDouble())};
+  return {scalar.toDouble()};
+}
+
+CallArgument tensor_argument(const at::Tensor& tensor) {
+  if (is_tpu(tensor)) return ref_of(tensor);
+  if (tensor.is_cpu() && tensor.dim() == 0) {
+    bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    return NumberRef{number_of(tensor.item()), true, wrapped ? std::nullopt : std::optional(dtype_of(tensor.scalar_type()))};
+  }
+  raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
+                         tensor.device().str());
+}
+
+std::optional<TensorRef> list_element(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  if (!is_tpu(tensor))
+    raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
+                           tensor.device().str());
+  return ref_of(tensor);
+}
+
+CallArgument list_argument(const c10::IValue& value) {
+  if (value.isIntList()) return value.toIntVector();
+  if (value.isTensorList()) {
+    std::vector<std::optional<TensorRef>> refs;
+    for (const at::Tensor& tensor : value.toTensorVector()) refs.push_back(list_element(tensor));
+    return refs;
+  }
+  if (value.isBoolList()) {
+    hlo::Dims flags;
+    for (bool flag : value.toBoolList()) flags.push_back(flag);
+    return flags;
+  }
+  if (value.isList()) {
+    c10::ArrayRef<c10::IValue> list = value.toListRef();
+    bool integers = !list.empty() && std::all_of(list.begin(), list.end(), [](auto& v) { return v.isInt() || v.isSymInt(); });
+    if (integers) {
+      hlo::Dims dims;
+      for (const c10::IValue& v : list) dims.push_back(v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__));
+      return dims;
+    }
+    std::vector<std::optional<TensorRef>> refs;
+    for (const c10::IValue& v : list) {
+      if (!v.isNone() && !v.isTensor()) raise<NotImplemented>("[tpu] a list of {} is not handled", v.tagKind());
+      refs.push_back(v.isNone() ? std::nullopt : list_element(v.toTensor()));
+    }
+    return refs;
+  }
+  raise<NotImplemented>("[tpu] an argument of type {} is not handled", value.tagKind());
+}
+
+// What the schema calls a value decides: an int may stand for a ScalarType, an empty list for a list of ints.
+enum class ArgumentKind { Placement, Tensor, Number, Int, Float, Bool, IntList, List, DType, String };
+
+ArgumentKind kind_of(const c10::Argument& argument) {
+  if (is_placement(argument)) return ArgumentKind::Placement;
+  c10::TypePtr type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType: return ArgumentKind::Tensor;
+    case c10::TypeKind::NumberType: return ArgumentKind::Number;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType: return ArgumentKind::Int;
+    case c10::TypeKind::FloatType: return ArgumentKind::Float;
+    case c10::TypeKind::BoolType: return ArgumentKind::Bool;
+    case c10::TypeKind::ScalarTypeType: return ArgumentKind::DType;
+    case c10::TypeKind::StringType: return ArgumentKind::String;
+    case c10::TypeKind::ListType: {
+      auto element = type->expectRef<c10::ListType>().getElementType()->kind();
+      bool ints = element == c10::TypeKind::IntType || element == c10::TypeKind::SymIntType || element == c10::TypeKind::BoolType;
+      return ints ? ArgumentKind::IntList : ArgumentKind::List;
+    }
+    default: raise<NotImplemented>("[tpu] an argument {} of type {} is not handled", argument.name(), type->str());
+  }
+}
+
+CallArgument to_argument(ArgumentKind kind, const c10::IValue& value) {
+  if (value.isNone()) return std::monostate{};
+  switch (kind) {
+    case ArgumentKind::Tensor: {
+      const at::Tensor& tensor = value.toTensor();
+      if (!tensor.defined()) return std::monostate{};
+      return tensor_argument(tensor);
+    }
+    case ArgumentKind::Number: return NumberRef{number_of(value.toScalar()), false, std::nullopt};
+    case ArgumentKind::Int: return value.isInt() ? value.toInt() : value.toSymInt().guard_int(__FILE__, __LINE__);
+    case ArgumentKind::Float: return value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
+    case ArgumentKind::Bool: return value.toBool();
+    case ArgumentKind::DType: return dtype_of(value.toScalarType());
+    case ArgumentKind::String: return std::string(value.toStringRef());
+    case ArgumentKind::IntList:
+      if (value.isInt()) return hlo::Dims{value.toInt()};
+      if (value.isList() && value.toListRef().empty()) return hlo::Dims{};
+      return list_argument(value);
+    case ArgumentKind::List: return list_argument(value);
+    case ArgumentKind::Placement: break;
+  }
+  FLAMBEAU_CHECK(false, "placement arguments are dropped before");
+}
+
+// ---- the kernel -------------------------------------------------------------------------------------------------------------
+
+// How one overload is served by a row.
+struct Overload {
+  const ops::Row* row;
+  std::vector<ArgumentKind> kinds;  // of the arguments that the row's functional form has
+  std::vector<size_t> written;      // arguments that outputs are written into, in the outputs' order
+  size_t functional_arguments;      // the leading ones that are passed on
+  bool out_form;                    // written tensors take the result's shape
+  std::optional<size_t> generator;
+  bool returns_list;
+};
+
+std::optional<at::Generator> generator_of(const Overload& overload, const c10::IValue* arguments) {
+  if (!overload.generator || arguments[*overload.generator].isNone()) return std::nullopt;
+  return arguments[*overload.generator].toGenerator();
+}
+
+std::vector<at::Tensor> written_tensors(const Overload& overload, const c10::IValue* arguments) {
+  std::vector<at::Tensor> tensors;
+  for (size_t i : overload.written) {
+    if (arguments[i].isTensorList()) {
+      for (const at::Tensor& t : arguments[i].toTensorVector()) tensors.push_back(t);
+    } else {
+      tensors.push_back(arguments[i].isNone() ? at::Tensor() : arguments[i].toTensor());
+    }
+  }
+  return tensors;
+}
+
+// Shapes an out tensor, and refuses what PyTorch refuses.
+void prepare_target(const Overload& overload, const at::Tensor& target, const hlo::Type& type) {
+  if (!is_tpu(target))
+    raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
+                           target.device().str());
+  c10::ScalarType result = scalar_type_of(type.dtype);
+  if (!c10::canCast(result, target.scalar_type()))
+    raise<InvalidArgument>("result type {} can't be cast to the desired output type {}", c10::toString(result),
+                           c10::toString(target.scalar_type()));
+  if (overload.out_form && target.sizes() != at::IntArrayRef(type.dims)) target.resize_(type.dims);
+}
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(Overload overload) : overload_(std::move(overload)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    try {
+      run(op, *stack);
+    } catch (const NotImplemented& error) {
+      C10_THROW_ERROR(NotImplementedError, error.what());
+    } catch (const Error& error) {
+      C10_THROW_ERROR(Error, error.what());
+    }
+  }
+
+ private:
+  void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    size_t count = op.schema().arguments().size();
+    const c10::IValue* arguments = stack.data() + (stack.size() - count);
+    std::vector<CallArgument> call;
+    call.reserve(count);
+    for (size_t i = 0; i < overload_.functional_arguments; ++i)
+      if (overload_.kinds[i] != ArgumentKind::Placement) call.push_back(to_argument(overload_.kinds[i], arguments[i]));
+
+    std::vector<at::Tensor> written = written_tensors(overload_, arguments);
+    std::vector<std::optional<TensorRef>> into = targets(written, call);
+    runtime::RandomSource* random = overload_.row->random ? &random_source(generator_of(overload_, arguments)) : nullptr;
+    std::vector<Engine::Output> outputs = Engine::get().call(*overload_.row, call, into, random);
+    put_results(op, stack, count, outputs, written);
+  }
+
+  std::vector<std::optional<TensorRef>> targets(const std::vector<at::Tensor>& written, const std::vector<CallArgument>& call) {
+    std::vector<std::optional<TensorRef>> into;
+    if (written.empty()) return into;
+    std::vector<std::optional<hlo::Type>> types = Engine::get().infer(*overload_.row, call);
+    for (size_t i = 0; i < written.size(); ++i) {
+      bool used = written[i].defined() && i < types.size() && types[i];
+      if (used) prepare_target(overload_, written[i], *types[i]);
+      into.push_back(used ? std::optional(ref_of(written[i])) : std::nullopt);
+    }
+    return into;
+  }
+
+  void put_results(const c10::OperatorHandle& op, torch::jit::Stack& stack, size_t count, std::vector<Engine::Output>& outputs,
+                   const std::vector<at::Tensor>& written) {
+    std::vector<c10::IValue> results;
+    auto tensor = [&](size_t i) {
+      if (i < written.size()) return written[i];
+      if (i >= outputs.size() || !outputs[i].type) return at::Tensor();
+      return make_tensor(outputs[i].storage, *outputs[i].type);
+    };
+    if (overload_.returns_list) {
+      // One list, or several of equal length one after the other.
+      size_t lists = op.schema().returns().size(), length = outputs.size() / std::max<size_t>(lists, 1);
+      for (size_t list = 0; list < lists; ++list) {
+        c10::List<at::Tensor> tensors;
+        for (size_t i = 0; i < length; ++i) tensors.push_back(tensor(list * length + i));
+        results.emplace_back(std::move(tensors));
+      }
+    } else {
+      for (size_t i = 0; i < op.schema().returns().size(); ++i) results.emplace_back(tensor(i));
+    }
+    torch::jit::drop(stack, count);
+    for (c10::IValue& result : results) stack.push_back(std::move(result));
+  }
+
+  Overload overload_;
+};
+
+// ---- finding the forms of a row -------------------------------------------------------------------------------------------------
+
+bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+
+// Whether `schema` is the in-place or out form of `functional`: the same arguments, some of them written to, then out tensors.
+bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& functional) {
+  const auto& theirs = functional.arguments();
+  const auto& ours = schema.arguments();
+  if (ours.size() < theirs.size()) return false;
+  for (size_t i = 0; i < theirs.size(); ++i)
+    if (*ours[i].type() != *theirs[i].type() || ours[i].name() != theirs[i].name()) return false;
+  for (size_t i = theirs.size(); i < ours.size(); ++i)
+    if (!is_written(ours[i])) return false;
+  return true;
+}
+
+std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::FunctionSchema& schema) {
+  if (!is_form_of(schema, functional)) return std::nullopt;
+  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, false};
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (is_written(argument)) overload.written.push_back(i);
+    c10::TypePtr type = argument.type();
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    if (type->kind() == c10::TypeKind::GeneratorType) overload.generator = i;
+    if (i < overload.functional_arguments) overload.kinds.push_back(kind_of(argument));
+  }
+  overload.returns_list =
+      !schema.returns().empty() && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  return overload;
+}
+
+// Rows that PyTorch reaches through copies of its own.
+constexpr std::string_view kNotRegistered[] = {"aten::copy", "aten::_to_copy"};
+
+void unsupported(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  C10_THROW_ERROR(NotImplementedError,
+                  fmt::format("[tpu] {} is not implemented for the tpu device yet; run this op on the CPU: x.cpu() before, .to(\"tpu\") "
+                              "after", c10::toString(op.operator_name())));
+}
+
+}  // namespace
+
+void register_table() {
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* fallback = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&unsupported>());
+
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  std::multimap<std::string, c10::OperatorName> overloads;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) overloads.emplace(name.name, name);
+
+  for (const ops::Row& row : ops::all_rows()) {
+    std::string_view full = row.name;
+    if (std::find(std::begin(kNotRegistered), std::end(kNotRegistered), full) != std::end(kNotRegistered)) continue;
+    size_t dot = full.find('.');
+    std::string base(full.substr(0, dot)), overload_name(dot == full.npos ? "" : full.substr(dot + 1));
+    auto functional = dispatcher.findSchema({base, overload_name});
+    FLAMBEAU_CHECK(functional, fmt::format("a row's name is a schema of PyTorch's: {}", full));
+    for (const std::string& name : {base, base + "_"}) {
+      auto [begin, end] = overloads.equal_range(name);
+      for (auto it = begin; it != end; ++it) {
+        auto handle = dispatcher.findSchema(it->second);
+        if (!handle) continue;
+        bool is_row = it->second == functional->operator_name();
+        bool writes = std::any_of(handle->schema().arguments().begin(), handle->schema().arguments().end(), is_written);
+        if (!is_row && !writes) continue;
+        if (auto overload = overload_of(row, functional->schema(), handle->schema()))
+          aten->impl(c10::toString(it->second).c_str(),
+                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));
+      }
+    }
+  }
+}
+
+}  // namespace flambeau::device

@@ -1,0 +1,12 @@
+// The two halves of the device's kernels.
+#pragma once
+
+namespace flambeau::device {
+
+// Ops that make, view, copy and read tensors (tensor_ops.cc).
+void register_ops();
+
+// Every row of the op table, with its in-place and out forms (dispatch.cc).
+void register_table();
+
+}  // namespace flambeau::device

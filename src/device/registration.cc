@@ -1,0 +1,85 @@
+// What PyTorch asks of a device beside its ops: the name, the guard and the hooks.
+#include <ATen/ATen.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include "base/error.h"
+#include "device/allocator.h"
+#include "device/device.h"
+#include "device/register.h"
+
+namespace flambeau::device {
+namespace {
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kDeviceType; }
+  c10::Device exchangeDevice(c10::Device) const override { return tpu(); }
+  c10::Device getDevice() const override { return tpu(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const override { return stream(); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  bool queryStream(const c10::Stream&) const override {
+    synchronize();
+    return true;
+  }
+  void synchronizeStream(const c10::Stream&) const override { synchronize(); }
+  void synchronizeDevice(c10::DeviceIndex) const override { synchronize(); }
+
+ private:
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, tpu()); }
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  void init() const override { runtime::Engine::get(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return default_generator(); }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return new_generator(); }
+  at::Device getDeviceFromPtr(void*) const override { return tpu(); }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return runtime::Engine::started(); }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  void setCurrentDevice(c10::DeviceIndex index) const override {
+    if (index != 0) raise<InvalidArgument>("[tpu] expected device 0, the only one, got {}", index);
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
+    runtime::Engine::get().resize(storage_of(storage), static_cast<int64_t>(nbytes));
+    storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
+  }
+};
+
+}  // namespace
+
+void initialize(const runtime::EngineOptions& options, bool start) {
+  static const bool registered = [] {
+    c10::register_privateuse1_backend("tpu");
+    c10::SetAllocator(kDeviceType, &allocator());
+    static Guard guard;
+    c10::impl::device_guard_impl_registry[static_cast<size_t>(kDeviceType)].store(&guard);
+    at::RegisterPrivateUse1HooksInterface(new Hooks);  // PyTorch keeps it for the process's life
+    register_ops();
+    register_table();
+    return true;
+  }();
+  (void)registered;
+  if (start)
+    runtime::Engine::start(options);
+  else
+    runtime::Engine::set_defaults(options);
+}
+
+void synchronize() {
+  if (runtime::Engine::started()) runtime::Engine::get().synchronize();
+}
+
+}  // namespace flambeau::device

@@ -1,0 +1,60 @@
+// Element types, and tensors over storage records.
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "device/allocator.h"
+#include "device/device.h"
+
+namespace flambeau::device {
+namespace {
+
+constexpr std::pair<c10::ScalarType, DType> kTypes[] = {
+    {c10::ScalarType::Bool, DType::Pred},         {c10::ScalarType::Char, DType::S8},
+    {c10::ScalarType::Short, DType::S16},         {c10::ScalarType::Int, DType::S32},
+    {c10::ScalarType::Long, DType::S64},          {c10::ScalarType::Byte, DType::U8},
+    {c10::ScalarType::UInt16, DType::U16},        {c10::ScalarType::UInt32, DType::U32},
+    {c10::ScalarType::UInt64, DType::U64},        {c10::ScalarType::Half, DType::F16},
+    {c10::ScalarType::BFloat16, DType::BF16},     {c10::ScalarType::Float, DType::F32},
+    {c10::ScalarType::Double, DType::F64},        {c10::ScalarType::ComplexFloat, DType::C64},
+    {c10::ScalarType::ComplexDouble, DType::C128}, {c10::ScalarType::Float8_e4m3fn, DType::F8E4M3FN},
+    {c10::ScalarType::Float8_e5m2, DType::F8E5M2},
+};
+
+}  // namespace
+
+DType dtype_of(c10::ScalarType type) {
+  for (auto [torch, dtype] : kTypes)
+    if (torch == type) return dtype;
+  raise<NotImplemented>("[tpu] the device has no elements of type {}; convert the tensor on the CPU first", c10::toString(type));
+}
+
+c10::ScalarType scalar_type_of(DType dtype) {
+  for (auto [torch, ours] : kTypes)
+    if (ours == dtype) return torch;
+  FLAMBEAU_CHECK(false, "every element type has a PyTorch twin");
+}
+
+runtime::Storage& storage_of(const at::Tensor& tensor) {
+  FLAMBEAU_CHECK(is_tpu(tensor), "only a tpu tensor has a storage record");
+  return storage_of(tensor.storage());
+}
+
+runtime::TensorRef ref_of(const at::Tensor& tensor) {
+  if (tensor.is_conj() || tensor.is_neg())
+    raise<NotImplemented>("[tpu] tensors with a lazy conjugate or negative bit are not handled; call resolve_conj() or resolve_neg()");
+  return {&storage_of(tensor),
+          {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()},
+          dtype_of(tensor.scalar_type())};
+}
+
+at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) {
+  c10::Storage torch_storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(storage->nbytes()), data_ptr_of(storage),
+                             &allocator(), /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(torch_storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(scalar_type_of(type.dtype)));
+  if (type.dims.size() != 1 || type.dims[0] != 0) tensor.unsafeGetTensorImpl()->set_sizes_contiguous(type.dims);
+  return tensor;
+}
+
+}  // namespace flambeau::device
