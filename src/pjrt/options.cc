@@ -81,34 +81,4 @@ std::string CompileOptions::to_proto() const {
 
 uint64_t CompileOptions::hash() const { return hash_string(to_proto()); }
 
-std::string_view proto_field(std::string_view message, int field) {
-  size_t at = 0;
-  auto varint = [&](uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 64 && at < message.size(); shift += 7) {
-      const auto byte = static_cast<unsigned char>(message[at++]);
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return true;
-    }
-    return false;
-  };
-  uint64_t tag = 0, size = 0;
-  while (at < message.size() && varint(tag)) {
-    switch (tag & 7) {
-      case 0:
-        if (!varint(size)) return {};
-        break;
-      case 1: at += 8; break;
-      case 2:
-        if (!varint(size) || size > message.size() - at) return {};
-        if (tag >> 3 == static_cast<uint64_t>(field)) return message.substr(at, size);
-        at += size;
-        break;
-      case 5: at += 4; break;
-      default: return {};
-    }
-  }
-  return {};
-}
-
 }  // namespace flambeau::pjrt

@@ -158,10 +158,10 @@ struct CompileOptions {
   int num_partitions = 1;
   bool use_shardy = true;               // when num_partitions > 1
   // Replica-major. Empty: the first num_replicas x num_partitions devices; for one, the first addressable device.
-  std::vector<int> device_ids;
+  std::vector<int> device_ids = {};
   bool portable = false;                // compile_portable_executable: runs on any one device
   // XLA flags of this compilation: name -> value. `xla_allow_excess_precision = false` is always set unless named here.
-  std::map<std::string, std::variant<bool, int64_t, double, std::string>> overrides;
+  std::map<std::string, std::variant<bool, int64_t, double, std::string>> overrides = {};
 
   std::string to_proto() const;  // serialized xla.CompileOptionsProto
   uint64_t hash() const;         // of to_proto()

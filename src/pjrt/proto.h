@@ -37,7 +37,26 @@ class ProtoWriter {
   std::string bytes_;
 };
 
-// The bytes of the first field `field` of wire type 2 in `message`; empty when there is none or the message is broken.
+// Goes through the fields of a serialized message; stops at its end or where it is broken.
+//
+//   for (ProtoReader reader(message); reader.next();) use(reader.field(), reader.bytes());
+class ProtoReader {
+ public:
+  explicit ProtoReader(std::string_view message) : rest_(message) {}
+  bool next();
+  int field() const { return field_; }
+  uint64_t integer() const { return integer_; }        // of an integer field, else 0
+  std::string_view bytes() const { return bytes_; }    // of a string, message or packed field, else empty
+  static bool take_varint(std::string_view& from, uint64_t& value);
+
+ private:
+  std::string_view rest_;
+  int field_ = 0;
+  uint64_t integer_ = 0;
+  std::string_view bytes_;
+};
+
+// The bytes of the first field `field` that has some; empty when there is none.
 std::string_view proto_field(std::string_view message, int field);
 
 }  // namespace flambeau::pjrt

@@ -1,0 +1,57 @@
+// What the tests of this folder share: both CPU plugins, and arrays in and out.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "pjrt/pjrt.h"
+
+namespace flambeau::pjrt {
+
+// A test that runs on each CPU plugin. The default one must be installed (tests fail without it); so must the oldest.
+class CpuPlugins : public testing::TestWithParam<std::string> {
+ protected:
+  const Plugin& plugin() const { return Plugin::load(find_plugin(GetParam())); }
+  std::shared_ptr<const Client> client(int64_t devices = 1) const {
+    return Client::create(plugin(), {{"cpu_device_count", devices}});
+  }
+};
+
+#define FLAMBEAU_ON_CPU_PLUGINS(Suite)                                                                     \
+  INSTANTIATE_TEST_SUITE_P(Plugins, Suite, testing::Values("cpu", "xla-cpu"), [](const auto& info) { \
+    return info.param == "cpu" ? std::string("cpu") : std::string("oldest");                               \
+  })
+
+inline std::unique_ptr<Buffer> upload(const Client& client, const std::vector<float>& values, std::vector<int64_t> dims,
+                                      size_t device = 0) {
+  return client.upload({.data = values.data(), .dtype = DType::F32, .dims = dims}, client.addressable_devices().at(device));
+}
+
+template <class T = float>
+std::vector<T> download(const Buffer& buffer) {
+  EXPECT_EQ(buffer.byte_size(), buffer.element_count() * static_cast<int64_t>(sizeof(T)));
+  std::vector<T> values(static_cast<size_t>(buffer.element_count()));
+  buffer.to_host(values.data());
+  return values;
+}
+
+// The text of the E that `action` raises; a failure of the test when it raises none or another.
+template <class E, class Action>
+std::string message_of(Action&& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "raised something else: " << error.what();
+    return {};
+  }
+  ADD_FAILURE() << "raised nothing";
+  return {};
+}
+
+inline std::string module(const std::string& body) { return "module @m {\n" + body + "\n}\n"; }
+
+}  // namespace flambeau::pjrt
