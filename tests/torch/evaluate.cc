@@ -173,7 +173,7 @@ const pjrt::Client& client() {
 
 bool says_where(const c10::Argument& argument) {
   auto type = argument.real_type();
-  if (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0)->shared_from_this();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0);
   switch (type->kind()) {
     case c10::TypeKind::LayoutType:
     case c10::TypeKind::MemoryFormatType:

@@ -109,14 +109,16 @@ struct Options {
   DTypes dtypes = kAll;
   bool pairs = false;             // x and y take every pair of dtypes
   bool meta_only = false;         // random ops: compare shapes and dtypes, and that values are finite
-  std::vector<int> skip_outputs;  // outputs that PyTorch leaves unspecified
+  std::vector<int> skip_outputs = {};  // outputs that PyTorch leaves unspecified
   // Tolerances wider than PyTorch's own, by dtype of the output; each must say why.
   struct Wider {
     at::ScalarType dtype;
     double rtol, atol;
     const char* why;
   };
-  std::vector<Wider> tolerances;
+  std::vector<Wider> tolerances = {};
+  // Instead of torch CPU's kernel, for ops that it does not have: what must come out for all of the schema's arguments.
+  std::function<std::vector<at::Tensor>(const std::vector<c10::IValue>&)> reference = {};
 };
 
 struct OpCase {
