@@ -311,7 +311,9 @@ void register_table() {
     std::string base(full.substr(0, dot)), overload_name(dot == full.npos ? "" : full.substr(dot + 1));
     auto functional = dispatcher.findSchema({base, overload_name});
     FLAMBEAU_CHECK(functional, fmt::format("a row's name is a schema of PyTorch's: {}", full));
-    for (const std::string& name : {base, base + "_"}) {
+    constexpr std::string_view kFunctional = "_functional";  // aten::normal_functional is the twin of aten::normal_
+    std::string in_place = base.ends_with(kFunctional) ? base.substr(0, base.size() - kFunctional.size()) + "_" : base + "_";
+    for (const std::string& name : {base, in_place}) {
       auto [begin, end] = overloads.equal_range(name);
       for (auto it = begin; it != end; ++it) {
         auto handle = dispatcher.findSchema(it->second);

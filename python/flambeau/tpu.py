@@ -1,0 +1,161 @@
+"""The module ``torch.tpu``: the device's state, memory and random numbers."""
+
+import torch
+
+from flambeau import _C
+
+
+def is_available():
+    """Whether a plugin was found and offers a device."""
+    try:
+        _C.start()
+    except (RuntimeError, ValueError, OSError):
+        return False
+    return True
+
+
+def is_initialized():
+    """Whether the plugin has been loaded."""
+    return _C.started()
+
+
+def init():
+    """Loads the plugin now. ValueError when there is none."""
+    _C.start()
+
+
+_lazy_init = init
+
+
+def device_count():
+    """1: the one logical device ``tpu:0`` in front of all devices of the plugin."""
+    return 1
+
+
+def current_device():
+    """The current device's index, 0."""
+    return 0
+
+
+def set_device(device):
+    """Accepts any local rank of a launcher: each process has one logical device."""
+    torch.device("tpu", device) if isinstance(device, int) else torch.device(device)
+
+
+class device:  # noqa: N801 (the name that torch.cuda.device has)
+    """Context manager of the current device. There is one, so nothing changes."""
+
+    def __init__(self, index):
+        self.index = index
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return False
+
+
+def get_device_name(device=None):
+    """The plugin's name of the device kind, for example ``cpu`` or ``TPU v5 lite``."""
+    return _C.platform()["kind"]
+
+
+def get_device_properties(device=None):
+    """A dict: platform, kind, devices, plugin (a path)."""
+    return _C.platform()
+
+
+def synchronize(device=None):
+    """Waits until everything that was launched has run, and raises what failed."""
+    _C.synchronize()
+
+
+def get_amp_supported_dtype():
+    """The dtypes that autocast may choose."""
+    return [torch.bfloat16, torch.float16]
+
+
+def _is_in_bad_fork():
+    return False
+
+
+# ---- random numbers -------------------------------------------------------------------------------------------------
+
+
+def _generator():
+    return _C.default_generator()
+
+
+def manual_seed(seed):
+    """Seeds the device's generator."""
+    _generator().manual_seed(seed)
+
+
+def manual_seed_all(seed):
+    """Seeds the device's generator; there is one device."""
+    _generator().manual_seed(seed)
+
+
+def initial_seed():
+    """The seed in use."""
+    return _generator().initial_seed()
+
+
+def get_rng_state(device="tpu"):
+    """The generator's state, a uint8 tensor [16] on the CPU: seed and offset."""
+    return _generator().get_state()
+
+
+def set_rng_state(new_state, device="tpu"):
+    """Restores what get_rng_state() gave."""
+    _generator().set_state(new_state)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def memory_allocated(device=None):
+    """Bytes of live tensors."""
+    return _C.memory()["allocated_bytes"]
+
+
+def max_memory_allocated(device=None):
+    """The most bytes of live tensors since the start or reset_peak_memory_stats()."""
+    return _C.memory()["peak_bytes"]
+
+
+def reset_peak_memory_stats(device=None):
+    """The peak starts again from what is allocated now."""
+    _C.reset_peak_memory()
+
+
+def memory_stats(device=None):
+    """A dict: allocated_bytes, peak_bytes, allocations, frees."""
+    return _C.memory()
+
+
+def empty_cache():
+    """Nothing is cached: memory is the plugin's, given back with the last reference."""
+
+
+# ---- modes ----------------------------------------------------------------------------------------------------------
+
+
+class eager_mode:  # noqa: N801
+    """Sets the eager mode, ``strict`` (default) or ``debug`` (each op is awaited and its data-dependent checks raise at
+    once). Takes effect when called; as a context manager it is undone at the end."""
+
+    def __init__(self, mode):
+        if mode == "defer_and_fuse":
+            raise NotImplementedError("eager mode 'defer_and_fuse' is not implemented yet; use 'strict', or flambeau.capture for whole steps")
+        if mode not in ("strict", "debug"):
+            raise ValueError(f"expected eager mode 'strict' or 'debug', got {mode!r}")
+        self._before = _C.debug()
+        _C.set_debug(mode == "debug")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        _C.set_debug(self._before)
+        return False
