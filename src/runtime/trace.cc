@@ -135,6 +135,12 @@ ValueId Trace::value_of_outer(ValueId outer_value) {
   return id;
 }
 
+// Storages are marked when they are made, also those that have no value yet. Inputs are marked too, but bound as what they are.
+bool Trace::born_here(const Storage& storage) const {
+  if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.born;
+  return storage.recording == id_;
+}
+
 // The value of a storage that this trace has not bound yet is what it held before, or zeros when it held nothing.
 ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.value;
@@ -162,7 +168,7 @@ ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
     Recorded arguments[] = {Dims{storage.nbytes() / byte_size(tensor.dtype)}, tensor.dtype};
     id = *append_recorded(kZeros, {std::begin(arguments), std::end(arguments)}, 0, {})[0];
   }
-  bindings_.emplace(storage.id, Binding{storage.weak_from_this(), id, false, false});
+  bindings_.emplace(storage.id, Binding{storage.weak_from_this(), id, false, born_here(storage)});
   return id;
 }
 
@@ -264,8 +270,7 @@ ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site) {
 
 void Trace::write(const TensorRef& tensor, ValueId value) {
   Storage& storage = *tensor.storage;
-  auto it = bindings_.find(storage.id);
-  bool born = it != bindings_.end() && it->second.born;
+  bool born = born_here(storage);
   if (outer_ && !born)
     raise<InvalidArgument>("[loop] the body writes to a tensor from outside; carry it through the loop instead");
   if (types_[value].dims != tensor.view.sizes)

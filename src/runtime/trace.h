@@ -176,6 +176,7 @@ class Trace {
 
  private:
   ValueId new_value(Type type);
+  bool born_here(const Storage& storage) const;
   ValueId current_value(Storage& storage, const TensorRef& tensor);
   ValueId value_of_outer(ValueId outer_value);
   std::vector<std::optional<ValueId>> append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
