@@ -88,8 +88,8 @@ class Reader {
     fs::file_status status = fs::status(path, failure);
     if (fs::is_directory(status)) return read_folder(path, options_.patterns);
     if (!fs::is_regular_file(status)) {
-      raise<IoError>("[data] expected a text file, a folder or '{}', got '{}', which {}", kStdlib, source,
-                     fs::exists(status) ? "is neither" : failure ? failure.message() : "does not exist");
+      raise<IoError>("[data] expected a text file, a folder or '{}', got '{}': {}", kStdlib, source,
+                     failure ? failure.message() : "neither a regular file nor a folder");
     }
     size_t before = documents_.size();
     read(path, path.filename().string());

@@ -19,7 +19,7 @@ struct Document {
 
 struct SourceOptions {
   // Which files of a folder count, by name: "*.py", "chapter?.txt". Empty: all. A source that is a file always counts.
-  std::vector<std::string> patterns;
+  std::vector<std::string> patterns = {};
   int64_t max_file_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{16} << 30;
 };
