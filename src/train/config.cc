@@ -71,8 +71,9 @@ const std::vector<Key>& table() {
       {"model.n_kv_heads", SLOT(model.overrides.n_kv_heads), "0: the flavour's", at_least(0)},
       {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
 
-      {"data.source", SLOT(data.source), "text to train on: python-stdlib, or a file or folder", not_empty()},
-      {"data.tokenizer", SLOT(data.tokenizer), "byte, or a tokenizer.json", not_empty()},
+      {"data.source", SLOT(data.source), "text to train on: a file, a folder, or stdlib: (this machine's Python standard library)", not_empty()},
+      {"data.pattern", SLOT(data.pattern), "which files of a folder count, for example *.txt; empty: all", any()},
+      {"data.tokenizer", SLOT(data.tokenizer), "how text becomes tokens", one_of({"byte"})},
       {"data.held_out", SLOT(data.held_out), "fraction of the documents kept for validation", below_one()},
       {"data.document_mask", SLOT(data.document_mask), "tokens attend within their own document only", any()},
       {"data.bigram", SLOT(data.bigram), "compare the last validation loss with a bigram model of the same split", any()},

@@ -29,7 +29,8 @@ struct Config {
   } model;
 
   struct Data {
-    std::string source = "python-stdlib";
+    std::string source = "stdlib:";
+    std::string pattern;
     std::string tokenizer = "byte";
     double held_out = 0.05;
     bool document_mask = true;

@@ -1,0 +1,27 @@
+// The subcommands of `flambeau`. Each writes its answer to standard output, messages for people to standard error, and
+// raises an Error for main() to report.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/config.h"
+
+namespace flambeau::cli {
+
+// A configuration file with `--section.key value` (or `=value`) overrides applied in order; a bool key may stand alone.
+train::Config configure(const std::string& file, const std::vector<std::string>& overrides);
+
+// Trains.
+void train(const train::Config& config);
+
+// Validates, and prints the resolved configuration, parameters and FLOPs a token.
+void check(const train::Config& config);
+
+// Prints versions, the plugin and its devices, and whether a matrix product comes out right. `plugin` as pjrt::find_plugin takes it.
+void doctor(const std::string& plugin);
+
+// Verifies a checkpoint's folder and lists its tensors with checksums.
+void inspect(const std::string& step_folder);
+
+}  // namespace flambeau::cli

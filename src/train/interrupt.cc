@@ -1,0 +1,30 @@
+#include "train/interrupt.h"
+
+#include <csignal>
+
+namespace flambeau::train {
+namespace {
+
+volatile std::sig_atomic_t received = 0;
+
+void note(int signal) {
+  received = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  received = 0;
+  std::signal(SIGINT, &note);
+  std::signal(SIGTERM, &note);
+}
+
+InterruptGuard::~InterruptGuard() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+int InterruptGuard::signal() const { return received; }
+
+}  // namespace flambeau::train

@@ -1,0 +1,109 @@
+#include "train/metrics.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "runtime/engine.h"
+
+namespace flambeau::train {
+
+std::optional<double> peak_tflops(std::string_view device_name) {
+  struct Row {
+    std::string_view part;
+    double tflops;
+  };
+  // The first row whose text is part of the name, so the more special ones come first.
+  static constexpr std::array rows = {
+      Row{"TPU v4", 275},       Row{"TPU v5 lite", 197},  Row{"TPU v5e", 197},      Row{"TPU v5p", 459},
+      Row{"TPU v5", 459},       Row{"TPU v6 lite", 918},  Row{"TPU v6e", 918},      Row{"TPU7x", 2307},
+      Row{"TPU v7", 2307},      Row{"A100", 312},         Row{"H100 NVL", 835},     Row{"H100 PCIe", 756},
+      Row{"H100", 989},         Row{"H200", 989},         Row{"H20", 148},          Row{"GB200", 2500},
+      Row{"GB300", 2500},       Row{"B200", 2250},        Row{"B300", 2250},        Row{"MI250X", 191.5},
+      Row{"MI300X", 1300},      Row{"MI325X", 1300},      Row{"MI355X", 2500},
+  };
+  const auto found = std::ranges::find_if(rows, [&](const Row& row) { return device_name.find(row.part) != std::string_view::npos; });
+  return found == rows.end() ? std::nullopt : std::optional<double>(found->tflops);
+}
+
+DeviceFacts device_facts(at::Device device, double peak_override) {
+  DeviceFacts facts;
+  if (device.is_cpu()) {
+    facts.name = "cpu (PyTorch eager)";
+  } else {
+    const pjrt::Client& client = runtime::Engine::get().client();
+    facts.name = fmt::format("{} through {}", client.addressable_devices().at(0).kind,
+                             client.plugin().path().filename().string());
+    facts.peak_tflops = peak_tflops(client.addressable_devices().at(0).kind);
+  }
+  if (peak_override > 0) facts.peak_tflops = peak_override;
+  return facts;
+}
+
+int64_t peak_memory_bytes(at::Device device) {
+  if (!device.is_cpu()) return runtime::memory_use().peak;
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+std::string with_commas(int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+std::string duration(double seconds) {
+  const int64_t s = std::llround(seconds);
+  if (s >= 3600) return fmt::format("{}h {:02}m", s / 3600, s / 60 % 60);
+  if (s >= 60) return fmt::format("{}m {:02}s", s / 60, s % 60);
+  return fmt::format("{}s", s);
+}
+
+std::string console_line(const StepMetrics& m) {
+  return fmt::format("step: {:2}  loss: {:8.5f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.2f}  mfu: {}", m.step,
+                     m.loss, m.grad_norm, m.memory_gib, with_commas(std::llround(m.tps)), m.tflops,
+                     m.mfu ? fmt::format("{:.2f}%", *m.mfu) : "peak unknown");
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t continued_step) : path_(path) {
+  std::string kept;
+  if (continued_step > 0 && std::filesystem::exists(path)) {
+    const std::string old = read_file(path);
+    for (size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {
+      const auto line = nlohmann::json::parse(old.begin() + static_cast<std::ptrdiff_t>(at),
+                                              old.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+      const bool ours = line.is_object() && line.contains("step") && line["step"].is_number_integer();
+      if (ours && line["step"].get<int64_t>() <= continued_step) kept += old.substr(at, end + 1 - at);
+    }
+  }
+  if (path.has_parent_path()) {
+    std::error_code ignored;  // the write below says what is wrong
+    std::filesystem::create_directories(path.parent_path(), ignored);
+  }
+  write_file_atomically(path, kept);
+  out_.open(path, std::ios::app);
+  if (!out_) raise<IoError>("metrics.jsonl: cannot write {}; choose another file", path.string());
+}
+
+void MetricsFile::write(const StepMetrics& m) {
+  const nlohmann::ordered_json line = {
+      {"step", m.step}, {"loss", m.loss},
+      {"grad_norm", m.grad_norm}, {"lr", m.lr},
+      {"tps", m.tps}, {"step_time_s", m.step_time_s},
+      {"mfu", m.mfu ? nlohmann::ordered_json(*m.mfu) : nlohmann::ordered_json(nullptr)},
+      {"memory_gib", m.memory_gib},
+  };
+  out_ << line.dump() << "\n" << std::flush;
+  if (!out_) raise<IoError>("metrics.jsonl: cannot write {}; free space on the disk or choose another file", path_.string());
+}
+
+}  // namespace flambeau::train

@@ -1,0 +1,148 @@
+#include "train/state.h"
+
+#include <algorithm>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/hash.h"
+
+namespace flambeau::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string random_name(at::Device device) { return "rng." + c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
+
+std::string model_name(const Config& config) { return config.model.name + " " + config.model.flavor; }
+
+class Lookup {
+ public:
+  Lookup(const checkpoint::NamedTensors& tensors, fs::path where) : where_(std::move(where)) {
+    for (const auto& [name, tensor] : tensors) tensors_[name] = tensor;
+  }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  const at::Tensor& take(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      raise<InvalidArgument>("{}: expected a tensor named {}, found none; use the model that the checkpoint was made with, or "
+                             "another dump_folder", where_.string(), name);
+    }
+    return found->second;
+  }
+  void copy_to(const at::Tensor& destination, const std::string& name) const {
+    const at::Tensor& source = take(name);
+    if (source.sizes() != destination.sizes()) {
+      raise<InvalidArgument>("{}: expected {} of shape [{}], got [{}]; use the model that the checkpoint was made with, or "
+                             "another dump_folder", where_.string(), name, fmt::join(destination.sizes(), ", "),
+                             fmt::join(source.sizes(), ", "));
+    }
+    destination.copy_(source);
+  }
+  size_t size() const { return tensors_.size(); }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+  fs::path where_;
+};
+
+void restore_parameters(const checkpoint::NamedTensors& tensors, const fs::path& where, models::Model& model) {
+  const at::NoGradGuard no_grad;
+  const Lookup lookup(tensors, where);
+  for (const nn::Parameter& p : model.parameters()) lookup.copy_to(*p.tensor, p.name);
+  if (lookup.size() != model.parameters().size()) {
+    raise<InvalidArgument>("{}: expected {} tensors, got {}; use the model that the checkpoint was made with, or another "
+                           "dump_folder", where.string(), model.parameters().size(), lookup.size());
+  }
+}
+
+models::NamedTensors read_hugging_face(const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (fs::is_directory(folder)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    }
+  }
+  if (files.empty()) {
+    raise<InvalidArgument>("checkpoint.initial_load_path: expected a folder with *.safetensors, got \"{}\"; check the path",
+                           folder.string());
+  }
+  std::ranges::sort(files);
+  models::NamedTensors all;
+  for (const fs::path& file : files) {
+    for (auto& entry : checkpoint::SafetensorsReader(file).read_all()) all.push_back(std::move(entry));
+  }
+  return all;
+}
+
+}  // namespace
+
+checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device) {
+  checkpoint::State state;
+  state.model = model_name(config);
+  size_t i = 0;
+  for (const nn::Parameter& p : model.parameters()) {
+    state.parameters.emplace_back(p.name, *p.tensor);
+    state.optimizer.emplace_back(p.name + ".exp_avg", optimizer.exp_avg()[i]);
+    state.optimizer.emplace_back(p.name + ".exp_avg_sq", optimizer.exp_avg_sq()[i]);
+    ++i;
+  }
+  state.optimizer.emplace_back(random_name(device), at::globalContext().defaultGenerator(device).get_state());
+  return state;
+}
+
+void restore_state(const checkpoint::State& state, const fs::path& where, models::Model& model, AdamW& optimizer,
+                   at::Device device) {
+  restore_parameters(state.parameters, where / "model.safetensors", model);
+  const Lookup lookup(state.optimizer, where / "optimizer.safetensors");
+  size_t i = 0;
+  for (const nn::Parameter& p : model.parameters()) {
+    lookup.copy_to(optimizer.exp_avg()[i], p.name + ".exp_avg");
+    lookup.copy_to(optimizer.exp_avg_sq()[i], p.name + ".exp_avg_sq");
+    ++i;
+  }
+  // A run that moves to another kind of device starts that device's generator from the seed.
+  if (lookup.contains(random_name(device))) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    generator.set_state(lookup.take(random_name(device)));
+  }
+}
+
+void load_initial(const Config& config, models::Model& model) {
+  const fs::path path = config.checkpoint.initial_load_path;
+  if (!config.checkpoint.initial_load_in_hf) return restore_parameters(checkpoint::load(path).parameters, path, model);
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = model.from_hugging_face(read_hugging_face(path));
+  for (size_t i = 0; i < tensors.size(); ++i) model.parameters().all()[i].tensor->copy_(tensors[i]);
+}
+
+void export_hugging_face(const fs::path& folder, const models::Model& model) {
+  const fs::path temporary = folder.string() + ".tmp";
+  fs::remove_all(temporary);
+  fs::create_directories(temporary);
+  std::vector<at::Tensor> host;
+  for (const at::Tensor& t : model.parameters().tensors()) host.push_back(t.detach().cpu());
+  checkpoint::write_safetensors(temporary / "model.safetensors", model.to_hugging_face(host), {{"format", "pt"}});
+  write_file_atomically(temporary / "config.json", model.hugging_face_config());
+  sync_path(temporary);
+  fs::remove_all(folder);
+  fs::rename(temporary, folder);
+}
+
+std::string state_checksums(const checkpoint::State& state) {
+  const auto combined = [](const checkpoint::NamedTensors& tensors) {
+    std::map<std::string, uint64_t> sums;  // by name: files keep another order than models
+    for (const auto& [name, tensor] : tensors) {
+      if (!name.starts_with("rng.")) sums[name] = checkpoint::tensor_checksum(tensor);
+    }
+    Hasher hasher;
+    for (const auto& [name, sum] : sums) hasher.add(std::string_view(name)).add(sum);
+    return hasher.value();
+  };
+  return fmt::format("parameters {:016x}, optimizer {:016x}", combined(state.parameters), combined(state.optimizer));
+}
+
+}  // namespace flambeau::train

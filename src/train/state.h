@@ -1,0 +1,30 @@
+// A run's state as a checkpoint holds it: to and from the live tensors.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "checkpoint/folder.h"
+#include "models/model.h"
+#include "train/adamw.h"
+#include "train/config.h"
+
+namespace flambeau::train {
+
+// The live tensors under the names of a checkpoint. Nothing is copied.
+checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device);
+
+// Copies a loaded state into the live tensors. InvalidArgument (with `where`) when a tensor is missing or has another shape.
+void restore_state(const checkpoint::State& state, const std::filesystem::path& where, models::Model& model, AdamW& optimizer,
+                   at::Device device);
+
+// Only the parameters, from a step folder of ours or a Hugging Face folder.
+void load_initial(const Config& config, models::Model& model);
+
+// Writes the model as a Hugging Face folder (model.safetensors, config.json), whole or not at all.
+void export_hugging_face(const std::filesystem::path& folder, const models::Model& model);
+
+// "parameters 0123456789abcdef, optimizer 0123456789abcdef": checksums of names and bytes, for comparing runs.
+std::string state_checksums(const checkpoint::State& state);
+
+}  // namespace flambeau::train

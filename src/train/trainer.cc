@@ -1,0 +1,310 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include "base/log.h"
+#include "data/bigram.h"
+#include "device/device.h"
+#include "flambeau_version.h"
+#include "runtime/engine.h"
+#include "train/sampler.h"
+#include "train/state.h"
+
+namespace flambeau::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+DecayType decay_type(const std::string& name) {
+  return name == "sqrt" ? DecayType::Sqrt : name == "cosine" ? DecayType::Cosine : DecayType::Linear;
+}
+
+ScheduleOptions schedule_options(const Config& config) {
+  return {.warmup_steps = config.lr_scheduler.warmup_steps,
+          .total_steps = config.lr_scheduler.total_steps.value_or(config.training.steps),
+          .decay_ratio = config.lr_scheduler.decay_ratio,
+          .decay_type = decay_type(config.lr_scheduler.decay_type),
+          .min_lr_factor = config.lr_scheduler.min_lr_factor};
+}
+
+const Config& checked(const Config& config) {
+  check_config(config);
+  return config;
+}
+
+}  // namespace
+
+at::Device open_device(const Config& config) {
+  if (config.device == "cpu") return at::kCPU;
+  device::initialize({.plugin = config.plugin}, /*start=*/true);
+  return device::tpu();
+}
+
+std::unique_ptr<models::Model> make_configured_model(const Config& config, int64_t tokenizer_vocab) {
+  models::Overrides overrides = config.model.overrides;
+  // A debug model has no vocabulary of its own: it takes the tokenizer's, rounded up to what matrix products like.
+  if (overrides.vocab_size == 0 && config.model.flavor == "debug") overrides.vocab_size = (tokenizer_vocab + 63) / 64 * 64;
+  std::unique_ptr<models::Model> model;
+  try {
+    model = models::make_model(config.model.name, config.model.flavor, overrides);
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, e.what());
+  }
+  if (model->vocabulary() < tokenizer_vocab) {
+    raise_in_config(config, fmt::format("model.vocab_size: expected at least the {} tokens of data.tokenizer, got {}; set it to "
+                                        "0 or {}", tokenizer_vocab, model->vocabulary(), (tokenizer_vocab + 63) / 64 * 64));
+  }
+  if (model->max_context() < config.training.max_context_length) {
+    raise_in_config(config, fmt::format("training.max_context_length: expected at most the {} of the model, got {}; lower it",
+                                        model->max_context(), config.training.max_context_length));
+  }
+  return model;
+}
+
+// ---- setting up -----------------------------------------------------------------------------------------------------------
+
+Trainer::Trainer(Config config)
+    : config_(checked(config)), batching_(batching(config_)), device_(open_device(config_)),
+      datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
+      device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
+  step_options_ = {.max_norm = config_.training.max_norm,
+                   .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
+                   .documents = config_.data.document_mask};
+  log_info("flambeau {}", FLAMBEAU_VERSION);
+  log_info("device: {}, peak {}", device_facts_.name,
+           device_facts_.peak_tflops ? fmt::format("{} TFLOPS", *device_facts_.peak_tflops) : "unknown");
+  if (config_.debug.print_config) log_info("{}", to_toml(config_));
+
+  model_ = make_configured_model(config_, datasets_.tokenizer->vocab_size());
+  const int64_t context = batching_.context;
+  log_info("building {} {}: {} parameters, {:.3g} FLOPs a token ({:.3g} with the causal mask discounted)", config_.model.name,
+           config_.model.flavor, with_commas(model_->parameters().elements()), model_->flops_per_token(context),
+           model_->causal_flops_per_token(context));
+  model_->parameters().initialize(static_cast<uint64_t>(config_.debug.seed), device_);
+  model_->prepare(device_, context);
+  optimizer_.emplace(model_->parameters().tensors(),
+                     AdamWOptions{.beta1 = config_.optimizer.beta1, .beta2 = config_.optimizer.beta2,
+                                  .epsilon = config_.optimizer.eps, .weight_decay = config_.optimizer.weight_decay});
+  resume();
+  loader_.emplace(*datasets_.train, data::LoaderOptions{.global_batch = batching_.sequences * batching_.accumulation}, at_.cursor);
+  if (!config_.metrics.jsonl.empty()) metrics_file_.emplace(config_.metrics.jsonl, at_.step);
+
+  log_info("data: {} training tokens in {} documents, {} held out", with_commas(datasets_.train->corpus().tokens()),
+           with_commas(datasets_.train->corpus().documents()),
+           with_commas(datasets_.held_out ? datasets_.held_out->corpus().tokens() : 0));
+  log_info("trainer: {} tokens a step ({} microbatches of {} x {}), {} steps, {} of them warm-up",
+           with_commas(batching_.tokens_per_step()), batching_.accumulation, batching_.sequences, context,
+           config_.training.steps, schedule_.warmup());
+  prepare_programs();
+}
+
+void Trainer::resume() {
+  at::Generator generator = at::globalContext().defaultGenerator(device_);
+  generator.set_current_seed(static_cast<uint64_t>(config_.debug.seed));
+  std::vector<int64_t> steps;
+  if (config_.checkpoint.enable) {
+    checkpoints_.emplace(std::filesystem::path(config_.dump_folder) / config_.checkpoint.folder);
+    steps = checkpoints_->steps();
+  }
+  if (config_.checkpoint.load_step >= 0 && std::ranges::count(steps, config_.checkpoint.load_step) == 0) {
+    raise_in_config(config_, fmt::format("checkpoint.load_step: expected one of the saved steps [{}], got {}; choose one of them "
+                                         "or -1, with checkpoint.enable = true",
+                                         fmt::join(steps, ", "), config_.checkpoint.load_step));
+  }
+  if (steps.empty()) {
+    if (!config_.checkpoint.initial_load_path.empty()) {
+      load_initial(config_, *model_);
+      log_info("initial weights from {}", config_.checkpoint.initial_load_path);
+    }
+    return;
+  }
+  const int64_t step = config_.checkpoint.load_step >= 0 ? config_.checkpoint.load_step : steps.back();
+  const std::filesystem::path path = checkpoints_->step_path(step);
+  const checkpoint::State state = checkpoint::load(path);
+  restore_state(state, path, *model_, *optimizer_, device_);
+  try {
+    at_ = {state.step, state.tokens_seen, datasets_.train->load_cursor(state.data_cursor)};
+  } catch (const InvalidArgument& e) {
+    raise<InvalidArgument>("{}: {}", path.string(), e.what());
+  }
+  first_step_ = at_.step + 1;
+  log_info("continuing from {}", path.string());
+}
+
+void Trainer::prepare_programs() {
+  const Clock::time_point start = Clock::now();
+  // The trainer's programs are recorded on batches of the right shape; what these hold does not matter.
+  const auto example = [&](int64_t microbatches) {
+    data::Batch batch(batching_.sequences * std::max<int64_t>(1, microbatches), batching_.context);
+    return to_tensors(batch, microbatches, step_options_.documents);
+  };
+  train_step_.emplace(*model_, *optimizer_, device_, step_options_);
+  train_step_->prepare(example(batching_.accumulation));
+  const bool evaluates = datasets_.held_out && (config_.validator.enable || config_.data.bigram);
+  if (evaluates) {
+    validation_.emplace(*datasets_.held_out, batching_.sequences);
+    eval_step_.emplace(*model_, device_, step_options_);
+    eval_step_->prepare(example(0));
+  }
+  if (config_.sampling.tokens > 0) {
+    sample_step_.emplace(*model_, device_, step_options_, batching_.context);
+    sample_step_->prepare();
+  }
+  if (!device_.is_cpu()) log_info("programs compiled in {:.1f} s", seconds_since(start));
+}
+
+// ---- running --------------------------------------------------------------------------------------------------------------
+
+void Trainer::run() {
+  const InterruptGuard interrupt;
+  if (at_.step >= config_.training.steps) {
+    log_info("nothing to do: step {} of {} is done; raise training.steps to go on", at_.step, config_.training.steps);
+    return finish(0);
+  }
+  log_info("Training starts at step {}", first_step_);
+  std::optional<TokenBatch> batch = next_batch();
+  while (at_.step < config_.training.steps && interrupt.signal() == 0) {
+    const int64_t step = at_.step + 1;
+    const data::Cursor after = loader_->cursor();
+    StepResult result;
+    std::optional<TokenBatch> next;
+    train_step(*batch, step, result, next);
+    at_ = {step, at_.tokens + batching_.tokens_per_step(), after};
+    after_step(result);
+    batch = std::move(next);
+  }
+  set_status_line("");
+  finish(interrupt.signal());
+}
+
+std::optional<TokenBatch> Trainer::next_batch() {
+  return to_tensors(loader_->next().value(), batching_.accumulation, step_options_.documents);
+}
+
+void Trainer::train_step(const TokenBatch& batch, int64_t step, StepResult& result, std::optional<TokenBatch>& next) {
+  const Clock::time_point start = Clock::now();
+  train_step_->start(batch, config_.optimizer.lr * schedule_.factor(step - 1), step);
+  if (step < config_.training.steps) next = next_batch();  // while the device works
+  result = train_step_->finish();
+  const double seconds = seconds_since(start);
+  seconds_since_log_ += seconds;
+  seconds_total_ += seconds;
+  ++steps_since_log_;
+  if (result.finite) return;
+  set_status_line("");
+  raise<NonFiniteError>("step {}: not finite: {} (loss {}, grad_norm {}); the update was withheld and the run stopped; lower "
+                        "optimizer.lr, or look at the data of this step", step,
+                        first_non_finite(*model_, device_, step_options_, batch, result), result.loss, result.grad_norm);
+}
+
+void Trainer::after_step(const StepResult& result) {
+  const int64_t step = at_.step;
+  const bool first = step == 1, last = step == config_.training.steps;
+  if (first || last || step % config_.metrics.log_freq == 0) log_step(step, result);
+  const bool due = step % config_.checkpoint.interval == 0 || (first && config_.checkpoint.enable_first_step_checkpoint);
+  if (checkpoints_ && (due || last)) save();
+  if (config_.validator.enable && !last && (first || step % config_.validator.freq == 0)) {
+    log_info("validate step: {:2}  loss: {:8.5f}", step, validate(config_.validator.steps));
+  }
+  if (step == first_step_) print_stats("after the first step");
+  show_progress(step, result);
+}
+
+void Trainer::log_step(int64_t step, const StepResult& result) {
+  const double n = static_cast<double>(steps_since_log_);
+  StepMetrics m;
+  m.step = step;
+  m.loss = result.loss;
+  m.grad_norm = result.grad_norm;
+  m.lr = config_.optimizer.lr * schedule_.factor(step - 1);
+  m.tps = n * static_cast<double>(batching_.tokens_per_step()) / seconds_since_log_;
+  m.step_time_s = seconds_since_log_ / n;
+  m.tflops = model_->flops_per_token(batching_.context) * m.tps / 1e12;
+  if (device_facts_.peak_tflops) m.mfu = 100 * m.tflops / *device_facts_.peak_tflops;
+  m.memory_gib = static_cast<double>(peak_memory_bytes(device_)) / (1 << 30);
+  log_line(LogLevel::Info, console_line(m));
+  if (metrics_file_) metrics_file_->write(m);
+  seconds_since_log_ = 0;
+  steps_since_log_ = 0;
+}
+
+void Trainer::show_progress(int64_t step, const StepResult& result) {
+  const double done = static_cast<double>(step - first_step_ + 1);
+  const double left = static_cast<double>(config_.training.steps - step) * seconds_total_ / done;
+  set_status_line(fmt::format("step {}/{} ({:.0f}%)  loss {:.3f}  {} left", step, config_.training.steps,
+                              100.0 * static_cast<double>(step) / static_cast<double>(config_.training.steps), result.loss,
+                              duration(left)));
+}
+
+double Trainer::validate(int64_t batches) {
+  EvalStep::Result sum;
+  validation_->restart();
+  for (int64_t i = 0; i != batches; ++i) {
+    const std::optional<data::Batch> batch = validation_->next();
+    if (!batch) break;
+    const EvalStep::Result part = (*eval_step_)(to_tensors(*batch, 0, step_options_.documents));
+    sum.loss_sum += part.loss_sum;
+    sum.tokens += part.tokens;
+  }
+  return sum.loss_sum / std::max(1.0, sum.tokens);
+}
+
+void Trainer::save() {
+  const Clock::time_point start = Clock::now();
+  checkpoint::State state = collect_state(config_, *model_, *optimizer_, device_);
+  state.step = at_.step;
+  state.tokens_seen = at_.tokens;
+  state.data_cursor = datasets_.train->save_cursor(at_.cursor);
+  checkpoints_->save(state, config_.checkpoint.keep_latest_k);
+  log_info("checkpoint {} in {:.2f} s", checkpoints_->step_path(at_.step).string(), seconds_since(start));
+}
+
+// ---- ending ---------------------------------------------------------------------------------------------------------------
+
+void Trainer::finish(int signal) {
+  if (checkpoints_ && at_.step > 0) save();
+  const bool complete = signal == 0;
+  if (complete && validation_) {
+    const double loss = validate(-1);
+    log_info("validate step: {:2}  loss: {:8.5f}  (nats a token, all held-out samples)", at_.step, loss);
+    if (config_.data.bigram) {
+      const double bigram = data::Bigram(datasets_.train->corpus()).cross_entropy(datasets_.held_out->corpus());
+      log_info("held-out loss {:.4f}, bigram model {:.4f} nats a token: better by {:.4f}", loss, bigram, bigram - loss);
+    }
+  }
+  if (complete && sample_step_) {
+    const SampleOptions options{.tokens = config_.sampling.tokens, .temperature = config_.sampling.temperature,
+                                .seed = static_cast<uint64_t>(config_.sampling.seed)};
+    const std::string text = sample(*sample_step_, *datasets_.tokenizer, batching_.context, config_.sampling.prompt, options);
+    fmt::print("{}{}\n", config_.sampling.prompt, text);
+    std::fflush(stdout);
+  }
+  if (complete && config_.checkpoint.last_save_in_hf) {
+    const auto folder = std::filesystem::path(config_.dump_folder) / "hugging_face";
+    export_hugging_face(folder, *model_);
+    log_info("Hugging Face folder {}", folder.string());
+  }
+  print_stats("at the end");
+  const std::string why = complete ? "Training completed" : fmt::format("Stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  log_info("{}: step {} of {}, {} tokens seen, {} in steps; {}", why, at_.step, config_.training.steps, with_commas(at_.tokens),
+           duration(seconds_total_), state_checksums(collect_state(config_, *model_, *optimizer_, device_)));
+}
+
+void Trainer::print_stats(std::string_view when) const {
+  if (!config_.debug.stats) return;
+  if (!runtime::Engine::started()) return log_info("stats {}: no programs, the device is cpu", when);
+  const runtime::Counters& c = runtime::Engine::get().counters();
+  log_info("stats {}: programs_compiled {}, programs_reused {}, ops_recorded {}, executions {}, compile_s {:.2f}", when,
+           c.programs_compiled.load(), c.programs_reused.load(), c.ops_recorded.load(), c.executions.load(),
+           static_cast<double>(c.compile_microseconds.load()) / 1e6);
+}
+
+}  // namespace flambeau::train

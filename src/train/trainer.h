@@ -1,0 +1,86 @@
+// A training run from its configuration to its summary.
+//
+// Construction reads the data, makes the model, loads a checkpoint if there is one and compiles the step programs. run() then does
+// nothing but upload batches, replay programs and read their results, so that after the first step nothing is compiled.
+// One thread calls all of it; data and the engine have threads of their own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "checkpoint/folder.h"
+#include "models/model.h"
+#include "train/adamw.h"
+#include "train/config.h"
+#include "train/datasets.h"
+#include "train/interrupt.h"
+#include "train/metrics.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace flambeau::train {
+
+// A loss, gradient or parameter that is no number any more. The state is as it was before the step that met it.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The device that `config.device` names, registered and with its plugin loaded.
+at::Device open_device(const Config& config);
+
+// The model of the configuration, without tensors; its vocabulary holds `tokenizer_vocab` tokens. InvalidArgument names the key.
+std::unique_ptr<models::Model> make_configured_model(const Config& config, int64_t tokenizer_vocab);
+
+class Trainer {
+ public:
+  explicit Trainer(Config config);
+
+  // Trains to the last step, or to a signal. NonFiniteError when a step is not finite.
+  void run();
+
+ private:
+  struct Cut {  // where the run stands between two steps
+    int64_t step = 0, tokens = 0;
+    data::Cursor cursor;
+  };
+
+  void resume();
+  void prepare_programs();
+  void train_step(const TokenBatch& batch, int64_t step, StepResult& result, std::optional<TokenBatch>& next);
+  void log_step(int64_t step, const StepResult& result);
+  void show_progress(int64_t step, const StepResult& result);
+  void after_step(const StepResult& result);
+  // Mean loss a token over the held-out samples, or over the first `batches` batches (-1: all).
+  double validate(int64_t batches);
+  void save();
+  void finish(int signal);
+  void print_stats(std::string_view when) const;
+  std::optional<TokenBatch> next_batch();
+
+  Config config_;
+  Batching batching_;
+  at::Device device_;
+  Datasets datasets_;
+  std::unique_ptr<models::Model> model_;
+  std::optional<AdamW> optimizer_;
+  std::optional<TrainStep> train_step_;
+  std::optional<EvalStep> eval_step_;
+  std::optional<SampleStep> sample_step_;
+  std::optional<data::ValidationLoader> validation_;
+  std::optional<data::Loader> loader_;
+  std::optional<checkpoint::Folder> checkpoints_;
+  std::optional<MetricsFile> metrics_file_;
+  Schedule schedule_;
+  DeviceFacts device_facts_;
+  StepOptions step_options_;
+
+  Cut at_;
+  int64_t first_step_ = 1;
+  double seconds_since_log_ = 0, seconds_total_ = 0;
+  int64_t steps_since_log_ = 0;
+};
+
+}  // namespace flambeau::train
