@@ -235,13 +235,9 @@ class Kernel final : public c10::OperatorKernel {
       return make_tensor(outputs[i].storage, *outputs[i].type);
     };
     if (overload_.returns_list) {
-      // One list, or several of equal length one after the other.
-      size_t lists = op.schema().returns().size(), length = outputs.size() / std::max<size_t>(lists, 1);
-      for (size_t list = 0; list < lists; ++list) {
-        c10::List<at::Tensor> tensors;
-        for (size_t i = 0; i < length; ++i) tensors.push_back(tensor(list * length + i));
-        results.emplace_back(std::move(tensors));
-      }
+      c10::List<at::Tensor> tensors;
+      for (size_t i = 0; i < outputs.size(); ++i) tensors.push_back(tensor(i));
+      results.emplace_back(std::move(tensors));
     } else {
       for (size_t i = 0; i < op.schema().returns().size(); ++i) results.emplace_back(tensor(i));
     }
@@ -284,8 +280,9 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
   return overload;
 }
 
-// Rows that PyTorch reaches through copies of its own.
-constexpr std::string_view kNotRegistered[] = {"aten::copy", "aten::_to_copy"};
+// Rows that PyTorch reaches through copies of its own, and the one that attention.cc serves.
+constexpr std::string_view kNotRegistered[] = {"aten::copy", "aten::_to_copy",
+                                               "aten::_scaled_dot_product_fused_attention_overrideable"};
 
 void unsupported(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
   C10_THROW_ERROR(NotImplementedError,
@@ -321,6 +318,9 @@ void register_table() {
         bool is_row = it->second == functional->operator_name();
         bool writes = std::any_of(handle->schema().arguments().begin(), handle->schema().arguments().end(), is_written);
         if (!is_row && !writes) continue;
+        // Where one list ends and the next begins is not told by the outputs; the in-place form, the one in use, needs not know.
+        if (is_row && handle->schema().returns().size() > 1 && handle->schema().returns()[0].type()->kind() == c10::TypeKind::ListType)
+          continue;
         if (auto overload = overload_of(row, functional->schema(), handle->schema()))
           aten->impl(c10::toString(it->second).c_str(),
                      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));

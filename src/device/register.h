@@ -1,4 +1,4 @@
-// The two halves of the device's kernels.
+// The parts of the device's kernels.
 #pragma once
 
 namespace flambeau::device {
@@ -8,5 +8,8 @@ void register_ops();
 
 // Every row of the op table, with its in-place and out forms (dispatch.cc).
 void register_table();
+
+// Scaled dot product attention (attention.cc).
+void register_attention();
 
 }  // namespace flambeau::device

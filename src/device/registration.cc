@@ -69,6 +69,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     at::RegisterPrivateUse1HooksInterface(new Hooks);  // PyTorch keeps it for the process's life
     register_ops();
     register_table();
+    register_attention();
     return true;
   }();
   (void)registered;

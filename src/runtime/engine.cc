@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include <pthread.h>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "base/files.h"
 #include "ops/random.h"
 #include "runtime/internal_ops.h"
 
@@ -197,6 +198,13 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
   }
 }
 
+// With FLAMBEAU_DUMP=folder, each program's text is written there before it is compiled.
+static void dump(std::string_view name, std::string_view text) {
+  static const char* folder = std::getenv("FLAMBEAU_DUMP");
+  static std::atomic<int> next{0};
+  if (folder && *folder) write_file_atomically(fmt::format("{}/{}-{}.mlir", folder, name, next++), text);
+}
+
 // ---- programs -------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<const ValueId> outputs,
@@ -228,6 +236,7 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     Lowered lowered = lower(trace, outputs, aliases);
     hlo::simplify(*lowered.graph);
     std::string text = hlo::print(*lowered.graph, {.module_name = name});
+    dump(name, text);
     pjrt::CompileOptions options;
     compiled->executable = client_->compile(text, options);
     compiled->externals = std::move(lowered.externals);

@@ -1,0 +1,46 @@
+// Scaled dot product attention: PyTorch asks a stub which implementation a device has. Ours is the fused op of the table, whose two
+// integer results no row can give.
+#include <ATen/ATen.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <torch/library.h>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "device/register.h"
+
+namespace flambeau::device {
+namespace {
+
+int64_t choose_fused(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, bool,
+                     std::optional<double>, bool) {
+  return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+}
+
+using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+
+Results fused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& bias,
+                        double dropout_p, bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  static const ops::Row* row = ops::find_row("aten::_scaled_dot_product_fused_attention_overrideable");
+  FLAMBEAU_CHECK(row, "the table has attention");
+  auto optional_tensor = [](const std::optional<at::Tensor>& t) -> runtime::CallArgument {
+    if (!t || !t->defined()) return std::monostate{};
+    return ref_of(*t);
+  };
+  runtime::CallArgument arguments[] = {ref_of(query), ref_of(key), ref_of(value), optional_tensor(bias), dropout_p, is_causal,
+                                       return_debug_mask, scale ? runtime::CallArgument(*scale) : std::monostate{}};
+  auto outputs = runtime::Engine::get().call(*row, arguments, {}, &random_source(std::nullopt));
+  auto tensor = [&](size_t i) { return outputs[i].type ? make_tensor(outputs[i].storage, *outputs[i].type) : at::Tensor(); };
+  return {tensor(0), tensor(1), tensor(2), tensor(3), query.sym_size(2), key.sym_size(2), tensor(6), tensor(7), tensor(8)};
+}
+
+}  // namespace
+
+void register_attention() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention));
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_fused);
+}
+
+}  // namespace flambeau::device
