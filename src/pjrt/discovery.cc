@@ -24,6 +24,7 @@ constexpr Package kPackages[] = {
     {"cuda", "jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax-cuda13-pjrt"},
     {"cpu", "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", "--no-deps lammps-jax-pjrt-cpu"},
     {"xla-cpu", "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so", "xla-cpu-pjrt"},
+    {"fast-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so", "--no-deps fastatomstruct-xla-cpu"},
 };
 
 std::string environment(const char* name) {

@@ -52,6 +52,8 @@ bool library_has_string(const PJRT_Api* api, std::string_view text) {
 void prepare_to_load() { setenv("TF_CPP_MIN_LOG_LEVEL", "1", /*overwrite=*/0); }
 
 std::string merge_flags(std::string current, const std::vector<std::pair<XlaFlag, bool>>& known, std::string& ours) {
+  const size_t start = current.find_first_not_of(" \t\r\n");
+  if (start != std::string::npos && current[start] != '-') return current;  // the name of a file with the flags
   if (!ours.empty()) {
     if (const size_t at = current.find(ours); at != std::string::npos) current.erase(at, ours.size());
     ours.clear();

@@ -25,7 +25,7 @@ struct XlaFlag {
 };
 
 // `current` without our flags that the plugin does not know and with those it does, unless the user has set them.
-// `ours` holds what we have added so far and is updated.
+// A file's name, which XLA_FLAGS may also be, stays as it is. `ours` holds what we have added so far and is updated.
 std::string merge_flags(std::string current, const std::vector<std::pair<XlaFlag, bool>>& known, std::string& ours);
 
 }  // namespace flambeau::pjrt

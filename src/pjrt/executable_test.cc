@@ -1,10 +1,10 @@
 // Compiling, running, donating, serializing.
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "pjrt/proto.h"
 #include "pjrt/test_util.h"
 
@@ -316,25 +316,22 @@ TEST_P(ExecutableOnCpu, GivesTheOptimizedModule) {
   EXPECT_GE(computations, 1);
 }
 
-// (1 + 2^-9) - 1 in bf16, whose numbers next to 1 are 2^-7 and more away: 0, as the program's types say. Where excess
-// precision is allowed, which is XLA's default and not ours, the CPU's compiler keeps the sum in f32.
-TEST_P(ExecutableOnCpu, KeepsTheProgramsPrecision) {
+// The compiler writes the flags that differ from its own defaults to a file.
+TEST_P(ExecutableOnCpu, GivesTheCompilerItsFlags) {
   const auto c = client();
-  const std::string program = module(R"(
-    func.func public @main(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
-      %0 = "stablehlo.convert"(%a) : (tensor<f32>) -> tensor<bf16>
-      %1 = "stablehlo.convert"(%b) : (tensor<f32>) -> tensor<bf16>
-      %2 = "stablehlo.add"(%0, %1) : (tensor<bf16>, tensor<bf16>) -> tensor<bf16>
-      %3 = "stablehlo.subtract"(%2, %0) : (tensor<bf16>, tensor<bf16>) -> tensor<bf16>
-      %4 = "stablehlo.convert"(%3) : (tensor<bf16>) -> tensor<f32>
-      return %4 : tensor<f32>
-    })");
-  const float small = std::ldexp(1.f, -9);
-  const auto a = upload(*c, {1}, {}), b = upload(*c, {small}, {});
-  const Buffer* arguments[] = {a.get(), b.get()};
-  EXPECT_THAT(download(*c->compile(program)->execute(arguments)[0]), ElementsAre(0.f));
-  const auto excess = c->compile(program, {.overrides = {{"xla_allow_excess_precision", true}}});
-  EXPECT_THAT(download(*excess->execute(arguments)[0]), ElementsAre(small));
+  for (const bool excess : {false, true}) {
+    const TemporaryFolder folder;
+    CompileOptions options{.overrides = {{"xla_dump_to", folder.path.string()}, {"xla_dump_hlo_as_text", true}}};
+    if (excess) options.overrides["xla_allow_excess_precision"] = true;
+    c->compile(kDouble, options);
+    std::string flags;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+      if (entry.path().extension() == ".debug_options") flags = read_file(entry.path());
+    }
+    EXPECT_THAT(flags, HasSubstr("xla_dump_hlo_as_text: true"));
+    EXPECT_EQ(flags.find("xla_allow_excess_precision: false") == std::string::npos, excess) << flags;
+    EXPECT_THAT(flags, HasSubstr("xla_cpu_collective_call_terminate_timeout_seconds: 86400")) << "from XLA_FLAGS";
+  }
 }
 
 // Objects that outlive main: a static buffer, and a thread that drops buffers while the process ends.

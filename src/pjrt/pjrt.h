@@ -67,10 +67,11 @@ class Plugin {
   uint64_t fingerprint_ = 0;
 };
 
-// Where the plugin is: `requested` when not empty (a path, or one of "cpu", "xla-cpu", "tpu" for the known packages), else FLAMBEAU_PLUGIN,
-// PJRT_NAMES_AND_LIBRARY_PATHS (name:path, comma separated; the first), TPU_LIBRARY_PATH, then the known packages in
-// the Python environment `site_packages` (FLAMBEAU_SITE_PACKAGES, else found from the running executable's or VIRTUAL_ENV's .venv).
-// InvalidArgument that lists where it looked when there is none.
+// Where the plugin is: `requested` when not empty (a path, or the name of a known package: "cpu", "xla-cpu", "fast-cpu",
+// "tpu", "cuda"), else FLAMBEAU_PLUGIN (the same), PJRT_NAMES_AND_LIBRARY_PATHS (name:path, comma separated; the first),
+// TPU_LIBRARY_PATH, then the known packages: TPU's and CUDA's where there is such a device, then the CPU's.
+// Packages are looked for in FLAMBEAU_SITE_PACKAGES, else in the environment VIRTUAL_ENV, else in a `.venv` beside or
+// above the running executable or the current folder. InvalidArgument that lists where it looked when there is none.
 std::filesystem::path find_plugin(std::string_view requested = {});
 
 // ---- events ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <set>
 
 #include "base/error.h"
 #include "pjrt/environment.h"
@@ -39,22 +37,6 @@ class ScopedEnvironment {
     value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
   }
   std::map<std::string, std::string> before_;
-};
-
-// A fresh folder that goes away.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "flambeau_pjrt_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  fs::path add(const fs::path& file, std::string_view content = {}) const {
-    fs::create_directories((path / file).parent_path());
-    std::ofstream(path / file) << content;
-    return path / file;
-  }
-  fs::path path;
 };
 
 TEST_P(PluginOnCpu, LoadsOnceAndTellsAboutItself) {
@@ -163,6 +145,7 @@ TEST(Environment, MergesFlagsWithTheUsers) {
       {"--xla_c --xla_a=1 --xla_b=2", " --xla_a=1 --xla_b=2", false, true, "--xla_c --xla_b=2"},
       {" --xla_a=1", " --xla_a=1", false, false, ""},
       {" --xla_a=1", " --xla_a=1", true, false, " --xla_a=1"},
+      {"flags.txt", "", true, true, "flags.txt"},
   };
   for (const auto& c : cases) {
     std::string ours = c.ours;

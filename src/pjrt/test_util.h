@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -23,6 +26,22 @@ class CpuPlugins : public testing::TestWithParam<std::string> {
   INSTANTIATE_TEST_SUITE_P(Plugins, Suite, testing::Values("cpu", "xla-cpu"), [](const auto& info) { \
     return info.param == "cpu" ? std::string("cpu") : std::string("oldest");                               \
   })
+
+// A fresh folder that goes away.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "flambeau_pjrt_XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  std::filesystem::path add(const std::filesystem::path& file, std::string_view content = {}) const {
+    std::filesystem::create_directories((path / file).parent_path());
+    std::ofstream(path / file) << content;
+    return path / file;
+  }
+  std::filesystem::path path;
+};
 
 inline std::unique_ptr<Buffer> upload(const Client& client, const std::vector<float>& values, std::vector<int64_t> dims,
                                       size_t device = 0) {
