@@ -80,7 +80,9 @@ TEST(Split, ContentAloneDecides) {
   std::reverse(more.begin(), more.end());
   for (Document& document : more) document.name += " renamed";
   for (const auto& [text, held_out] : sides(split_documents(more, 0.2))) {
-    if (before.contains(text)) EXPECT_EQ(before[text], held_out) << text;
+    if (before.contains(text)) {
+      EXPECT_EQ(before[text], held_out) << text;
+    }
   }
   auto twice = numbered(200);
   for (Document& document : numbered(200)) twice.push_back({"copy of " + document.name, document.text});

@@ -44,7 +44,8 @@ Dataset::Dataset(Corpus corpus, const DatasetOptions& options) : corpus_(std::mo
   if (options_.keep_remainder && corpus_.tokens() % options_.seq_len != 0) ++samples_;
   if (samples_ == 0) {
     raise<InvalidArgument>(
-        "[data] expected at least one sample of {} tokens, got {} tokens in {} documents; add text, or use a shorter sequence length",
+        "[data] expected at least one sample of {} tokens, got {} tokens in {} documents; add text, or use a shorter sequence "
+        "length",
         options_.seq_len, corpus_.tokens(), corpus_.documents());
   }
   fingerprint_ = Hasher()
@@ -80,13 +81,14 @@ Cursor Dataset::load_cursor(std::string_view json) const {
   auto saved_for = parsed.contains("dataset") && parsed["dataset"].is_string() ? parsed["dataset"].get<std::string>() : "";
   if (std::string here = fmt::format("{:016x}", fingerprint_); saved_for != here) {
     raise<InvalidArgument>(
-        "[data] expected a data cursor of dataset {}, got one of '{:.40}': text, tokenizer, sequence length or seed have changed since "
-        "it was saved; restore them, or start the data anew",
+        "[data] expected a data cursor of dataset {}, got one of '{:.40}': text, tokenizer, sequence length or seed have "
+        "changed since it was saved; restore them, or start the data anew",
         here, saved_for);
   }
   if (cursor.epoch < 0 || cursor.sample < 0 || cursor.sample >= samples_) {
     raise<InvalidArgument>(
-        "[data] expected a data cursor with epoch >= 0 and a sample in [0, {}), got epoch {}, sample {}; the checkpoint is damaged",
+        "[data] expected a data cursor with epoch >= 0 and a sample in [0, {}), got epoch {}, sample {}; the checkpoint is "
+        "damaged",
         samples_, cursor.epoch, cursor.sample);
   }
   return cursor;

@@ -56,16 +56,16 @@ TEST(Dataset, PacksDocumentsOneAfterTheOther) {
 TEST(Dataset, NothingLeadsFromOneDocumentToAnother) {
   std::mt19937 random(1);
   for (int round = 0; round < 30; ++round) {
-    Dataset dataset(random_corpus(random, 40, 30), {.seq_len = 1 + static_cast<int64_t>(random() % 20), .seed = random(), .keep_remainder = true});
+    auto seq_len = 1 + static_cast<int64_t>(random() % 20);
+    Dataset dataset(random_corpus(random, 40, 30), {.seq_len = seq_len, .seed = random()});
     for (int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
       Batch batch = sample(dataset, round, i);
       for (size_t t = 0; t < batch.tokens.size(); ++t) {
         bool begins = t == 0 || batch.documents[t] != batch.documents[t - 1];
         ASSERT_EQ(batch.positions[t], begins ? 0 : batch.positions[t - 1] + 1);
-        if (t > 0 && batch.tokens[t] == kBos) ASSERT_TRUE(begins);
-        if (t > 0 && !begins && batch.labels[t - 1] != kNone) ASSERT_EQ(batch.labels[t - 1], batch.tokens[t]);
-        if (batch.tokens[t] == kEos) ASSERT_EQ(batch.labels[t], kNone);
-        if (batch.tokens[t] != kEos) ASSERT_NE(batch.labels[t], kNone);
+        ASSERT_TRUE(begins || batch.tokens[t] != kBos);
+        ASSERT_TRUE(begins || batch.labels[t - 1] == batch.tokens[t]);
+        ASSERT_EQ(batch.labels[t] == kNone, batch.tokens[t] == kEos);
         if (batch.labels[t] != kNone && batch.labels[t] != kEos && batch.tokens[t] != kBos) {
           ASSERT_EQ(batch.labels[t], batch.tokens[t]);  // a document repeats one byte
         }
@@ -144,7 +144,8 @@ TEST(Dataset, HostileCursorsAreRefused) {
   std::string good = dataset.save_cursor({1, 2}), stamp = good.substr(good.find("\"dataset\""), 28);
   ASSERT_EQ(dataset.load_cursor("{\"epoch\":1,\"sample\":2," + stamp + "}"), (Cursor{1, 2}));
   for (const std::string& json : {
-           std::string(), std::string("null"), std::string("[1,2]"), std::string("{"), std::string("\xff\xfe"), std::string(100'000, '['),
+           std::string(), std::string("null"), std::string("[1,2]"), std::string("{"), std::string("\xff\xfe"),
+           std::string(100'000, '['),
            good.substr(0, good.size() / 2), "{\"epoch\":1," + stamp + "}", "{\"sample\":1," + stamp + "}",
            "{\"epoch\":-1,\"sample\":2," + stamp + "}", "{\"epoch\":1,\"sample\":5," + stamp + "}",
            "{\"epoch\":1,\"sample\":-1," + stamp + "}", "{\"epoch\":1.5,\"sample\":1," + stamp + "}",

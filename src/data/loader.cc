@@ -11,8 +11,8 @@ namespace {
 int64_t rows_of_rank(int64_t global_batch, int64_t rank, int64_t ranks) {
   if (global_batch < 1 || ranks < 1 || rank < 0 || rank >= ranks || global_batch % ranks != 0) {
     raise<InvalidArgument>(
-        "[data] expected a batch of at least 1 sample that {} ranks divide, and a rank in [0, {}), got batch {}, rank {}; use a batch "
-        "that is a multiple of the number of ranks",
+        "[data] expected a batch of at least 1 sample that {} ranks divide, and a rank in [0, {}), got batch {}, rank {}; use a "
+        "batch that is a multiple of the number of ranks",
         ranks, ranks, global_batch, rank);
   }
   return global_batch / ranks;

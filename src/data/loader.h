@@ -1,7 +1,8 @@
 // Batches made ahead of time by a thread of their own.
 //
-// What is delivered is a function of the dataset, the options and the starting cursor, never of timing. A Loader or Prefetcher is used by one
-// thread at a time; its own thread touches nothing but the dataset. Destruction stops that thread, whatever it waits for.
+// What is delivered is a function of the dataset, the options and the starting cursor, never of timing. A Loader or Prefetcher
+// is used by one thread at a time; its own thread touches nothing but the dataset. Destruction stops that thread, whatever it
+// waits for.
 #pragma once
 
 #include <condition_variable>

@@ -131,7 +131,8 @@ TEST(Loader, RanksShareOneOrder) {
   for (int64_t ranks : {1, 4, 3, 12, 2}) {  // another number of ranks after each stop
     std::vector<std::unique_ptr<Loader>> loaders;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      loaders.push_back(std::make_unique<Loader>(dataset, LoaderOptions{.global_batch = 12, .rank = rank, .ranks = ranks}, cursor));
+      LoaderOptions options{.global_batch = 12, .rank = rank, .ranks = ranks};
+      loaders.push_back(std::make_unique<Loader>(dataset, options, cursor));
     }
     for (int step = 0; step < 8; ++step, ++at) {
       std::vector<Batch> parts;
@@ -168,9 +169,14 @@ TEST(Loader, WithoutRepeatingItEndsBeforeTheBatchThatIsNotFull) {
 
 TEST(Loader, Refusals) {
   Dataset dataset = make_dataset({.seq_len = 8});
-  for (LoaderOptions options : {LoaderOptions{.global_batch = 0}, LoaderOptions{.global_batch = 4, .rank = 0, .ranks = 3},
-                                LoaderOptions{.global_batch = 4, .rank = 2, .ranks = 2}, LoaderOptions{.global_batch = 4, .rank = -1, .ranks = 2},
-                                LoaderOptions{.global_batch = 4, .rank = 0, .ranks = 0}}) {
+  const LoaderOptions cases[] = {
+      {.global_batch = 0},
+      {.global_batch = 4, .rank = 0, .ranks = 3},
+      {.global_batch = 4, .rank = 2, .ranks = 2},
+      {.global_batch = 4, .rank = -1, .ranks = 2},
+      {.global_batch = 4, .rank = 0, .ranks = 0},
+  };
+  for (const LoaderOptions& options : cases) {
     EXPECT_THROW(Loader(dataset, options), InvalidArgument);
     EXPECT_THROW(ValidationLoader(dataset, options.global_batch, options.rank, options.ranks), InvalidArgument);
   }
@@ -199,7 +205,9 @@ TEST(ValidationLoader, EverySampleOnceAndPaddingIgnored) {
         for (auto& loader : loaders) EXPECT_FALSE(loader->next());
         EXPECT_EQ(labels, corpus.tokens() - corpus.documents());
         std::vector<int64_t> expected;
-        for (int64_t d = 0; d < corpus.documents(); ++d) expected.insert(expected.end(), corpus.document(d).begin(), corpus.document(d).end());
+        for (int64_t d = 0; d < corpus.documents(); ++d) {
+          expected.insert(expected.end(), corpus.document(d).begin(), corpus.document(d).end());
+        }
         expected.resize(tokens.size(), corpus.eos());
         EXPECT_EQ(tokens, expected);
         for (auto& loader : loaders) loader->restart();

@@ -1,7 +1,7 @@
 // Strided reads and writes over dense arrays, as plans of StableHLO operations.
 //
-// A storage holds a dense row-major array (the base). A tensor over it is a View: sizes, strides and offset in elements of the base.
-// A read plan turns the base into the dense array that the view shows; a write plan turns the base and new dense contents
+// A storage holds a dense row-major array (the base). A tensor over it is a View: sizes, strides and offset in elements of the
+// base. A read plan turns the base into the dense array that the view shows; a write plan turns the base and new dense contents
 // into the new base. Plans are normalised first (size-1 dimensions dropped, dimensions that are contiguous with each other
 // merged, stride-0 dimensions set aside and broadcast at the end), then the cheapest form that fits is taken:
 //
@@ -10,7 +10,7 @@
 //   write: replace; dynamic_update_slice of a reshape; a slice-wise merge; otherwise one scatter with unique indices
 //
 // Where the base's own dimensions serve as the reshape (narrow, select, stepped slices of an untransposed base) they are used
-// as they are, so that a sharded base keeps its sharding. The form does not depend on them: it is found from the count of elements.
+// as they are, so that a sharded base keeps its sharding. The form does not depend on them: the count of elements decides it.
 #pragma once
 
 #include <cstdint>

@@ -158,7 +158,8 @@ std::string run(std::span<const Case> cases) {
     std::vector<int64_t> indices = indices_of(c.view);
     if (!indices.empty()) {
       outputs.push_back(read);
-      expected.emplace_back(fmt::format("read, base {}, {}", c.base, text_of(c.view)), std::vector<int32_t>(indices.begin(), indices.end()));
+      expected.emplace_back(fmt::format("read, base {}, {}", c.base, text_of(c.view)),
+                            std::vector<int32_t>(indices.begin(), indices.end()));
     }
     if (!is_writable(c)) continue;
     Value written = write_view(b, base, c.view, leading(b, news, c.view.sizes));
@@ -330,8 +331,9 @@ TEST(Views, Refusals) {
     EXPECT_EQ(message([&] { write_view(b, base, view, contents); }), overlap) << text_of(view);
   }
   Value other = graph.add_parameter({DType::S32, {2}}), shorter = graph.add_parameter({DType::F32, {1}});
-  EXPECT_NE(message([&] { write_view(b, base, {{2}, {1}, 0}, other); }).find("expected contents tensor<2xf32>"), std::string::npos);
-  EXPECT_NE(message([&] { write_view(b, base, {{2}, {1}, 0}, shorter); }).find("got tensor<1xf32>"), std::string::npos);
+  const View two{{2}, {1}, 0};
+  EXPECT_NE(message([&] { write_view(b, base, two, other); }).find("expected contents tensor<2xf32>"), std::string::npos);
+  EXPECT_NE(message([&] { write_view(b, base, two, shorter); }).find("got tensor<1xf32>"), std::string::npos);
 }
 
 TEST(Views, OverlapIsExactUpToAMillionElements) {
