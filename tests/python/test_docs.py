@@ -1,0 +1,101 @@
+"""Every command and every Python example of the documentation is run; see docs.py for how a page marks exceptions."""
+
+import os
+import subprocess
+import sys
+
+import docs
+import pytest
+from conftest import ROOT
+
+PAGES = sorted(p for p in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")] if p.exists())
+BLOCK_SECONDS = 600
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """A folder that looks like the checkout after `make build`, so that what commands write lands elsewhere."""
+    for entry in ROOT.iterdir():
+        if entry.name not in {"outputs", ".git", ".pytest_cache"}:
+            (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+def run(block, folder):
+    environment = {**os.environ, "PATH": f"{folder}/.venv/bin{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-c"] if block.language in docs.PYTHON else ["bash", "-euo", "pipefail", "-c"]
+    return subprocess.run([*command, block.script()], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BLOCK_SECONDS)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_page(page, workplace):
+    for block in docs.blocks(page.read_text()):
+        if block.skip is not None:
+            continue
+        done = run(block, workplace)
+        where = f"{page.relative_to(ROOT)}, line {block.line}:\n{block.script()}\n"
+        assert done.returncode == 0, f"{where}exit code {done.returncode}\n{done.stdout[-8000:]}"
+        for text in block.expect:
+            assert text in done.stdout, f"{where}the output lacks {text!r}\n{done.stdout[-8000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links(page):
+    missing = [t for t in docs.links(page.read_text()) if t and not (page.parent / t).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} links to files that are not there: {missing}"
+
+
+# The reader of pages itself.
+
+def fenced(language, *lines, notes=()):
+    return "\n".join([*notes, f"```{language}", *lines, "```"]) + "\n"
+
+
+@pytest.mark.parametrize("page, scripts", [
+    (fenced("sh", "cat <<E", "", "# a", "E"), ["cat <<E\n\n# a\nE"]),
+    (fenced("console", "$ # why", "$ ls # all"), ["ls # all"]),
+    (fenced("console", "$ ls \\", ">   -l", "total 0", "$ pwd"), ["ls -l\npwd"]),
+    (fenced("text", "$ rm"), []),
+    ("text `$ ls`\n" + fenced("python", "print(1)") + fenced("bash", "ls"), ["print(1)", "ls"]),
+    (fenced("sh", "build/flambeau train a.toml", "ls", "A=1 build/flambeau plan b", notes=["<!-- test: append: --x 2 -->", ""]),
+     ["build/flambeau train a.toml --x 2\nls\nA=1 build/flambeau plan b --x 2"]),
+    ("1. step\n" + "   ```sh\n   ls\n   ```\n", ["ls"]),
+    (fenced("sh", 'make train ARGS="--training.steps 3"', "git clone https://a/b.git flambeau", "cd flambeau && make test",
+            notes=["<!-- test: skip: run by .ci/run -->"]),
+     ['make train ARGS="--training.steps 3"\ngit clone https://a/b.git flambeau\ncd flambeau && make test']),
+])
+def test_blocks(page, scripts):
+    assert [b.script() for b in docs.blocks(page)] == scripts
+
+
+@pytest.mark.parametrize("page, message", [
+    (fenced("", "ls"), "give this block a language"),
+    ("```sh\nls\n", "not closed"),
+    (fenced("console", "$ ls \\"), "backslash"),
+    (fenced("sh", "ls", notes=["<!-- test: skip: slow -->"]), "only set-up may be skipped"),
+    (fenced("sh", "cd x && ls", notes=["<!-- test: skip: slow -->"]), "only set-up may be skipped"),
+    (fenced("python", "1", notes=["<!-- test: skip: slow -->"]), "always run"),
+    (fenced("sh", "ls", notes=["<!-- test: append: -l -->"]), "changes nothing"),
+    (fenced("sh", "ls", notes=["<!-- test: ignore: it -->"]), "test notes are append, expect, skip"),
+    ("<!-- test: expect: x -->\nprose\n" + fenced("sh", "ls"), "right before a code block"),
+    (fenced("toml", "a = 1", notes=["<!-- test: expect: x -->"]), "not run"),
+    (fenced("sh", "ls") + "<!-- test: expect: x -->", "no block after it"),
+])
+def test_pages_that_cannot_be_tested(page, message):
+    with pytest.raises(docs.DocError, match=message):
+        for block in docs.blocks(page):
+            block.script()
+
+
+def test_link_targets():
+    page = "[a](docs/a.md#part) [b](https://x/y) ![c](c.png 'title') [d](#here) `[e](e)`\n```text\n[f](f)\n```\n<img src=\"g.svg\">"
+    assert docs.links(page) == ["docs/a.md", "c.png", "g.svg"]
+
+
+def test_a_workplace_runs_commands_in_order(workplace):
+    page = fenced("sh", "mkdir -p outputs && echo 7 > outputs/x") + fenced("python", "print(open('outputs/x').read())")
+    results = [run(block, workplace) for block in docs.blocks(page)]
+    assert [r.returncode for r in results] == [0, 0] and results[1].stdout.strip() == "7"
+    assert run(docs.blocks(fenced("sh", "false", "true"))[0], workplace).returncode == 1
