@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace flambeau::philox {
@@ -42,7 +43,7 @@ constexpr uint32_t word(uint64_t seed, uint64_t offset, uint64_t index) { return
 // 64-bit draw `index`: words 2 index (low) and 2 index + 1 (high).
 constexpr uint64_t word64(uint64_t seed, uint64_t offset, uint64_t index) {
   Block w = block(seed, offset, index / 2);
-  size_t at = 2 * (index % 2);
+  std::size_t at = 2 * (index % 2);
   return w[at] | uint64_t{w[at + 1]} << 32;
 }
 

@@ -69,7 +69,7 @@ Value gather(Builder& b, Value self, int64_t dim, Value index, bool sparse_grad)
   if (sparse_grad) raise<NotImplemented>("[gather] sparse gradients are not supported; use sparse_grad=False");
   dim = wrap_dim(dim, self.rank());
   require_index("gather", index);
-  if (index.elements() == 0) return zeros(b, self.dtype(), index.dims());
+  if (index.elements() == 0) return zeros(b, self.dtype(), index.dims());  // of any rank
   Value x = at_least_1d(b, self), i = at_least_1d(b, index);
   if (x.rank() != i.rank()) raise<InvalidArgument>("Index tensor must have the same number of dimensions as input tensor");
   Dims limit = replaced(i.dims(), dim, x.dim(dim));

@@ -242,7 +242,7 @@ std::array<Value, 2> nll_loss_forward(Builder& b, Value self, Value target, std:
   Value loss = b.negate(b.multiply(picked, targets.weight));
   // An ignored position adds nothing, even where its score is infinite.
   loss = b.select(compare_with(b, targets.weight, 0, Comparison::EQ), zeros(b, loss.dtype(), loss.dims()), loss);
-  if (reduction == kNone)
+  if (reduction == kNone && self.rank() > 1)
     return {convert(b, b.reshape(loss, target.dims()), self.dtype()), b.constant(self.dtype(), 0)};
   Dims all = range(self.rank());
   Value total = sum(b, loss, all), total_weight = sum(b, targets.weight, all);

@@ -51,6 +51,10 @@ Value combine(Builder& b, Value self, Value product, const Scalar& beta, const S
       raise<InvalidArgument>("The expanded size of the tensor must match the existing size.  Target sizes: {}.  Tensor sizes: {}",
                              shape_text(product.dims()), shape_text(self.dims()));
     Value bias = scaled(convert(b, self, product.dtype()), beta);
+    if (!beta.known) {
+      Value none = compare_with(b, scalar_like(b, bias, beta), 0, hlo::Comparison::EQ);
+      bias = b.select(none, zeros(b, bias.dtype(), bias.dims()), bias);
+    }
     result = b.add(b.broadcast(bias, product.dims()), result);
   }
   return convert(b, result, out);

@@ -142,9 +142,10 @@ Value scatter_add(Builder& b, Value self, int64_t dim, Value index, Value src) {
 
 Value divided(Builder& b, Value total, Value count) {
   if (is_float(total.dtype())) return b.divide(total, count);
+  Value quotient = b.divide(total, count);
+  if (is_unsigned_integer(total.dtype())) return quotient;
   // Integers round towards minus infinity.
-  Value quotient = b.divide(total, count), rest = b.remainder(total, count);
-  return b.select(compare_with(b, rest, 0, Comparison::LT), plus(b, quotient, -1), quotient);
+  return b.select(compare_with(b, b.remainder(total, count), 0, Comparison::LT), plus(b, quotient, -1), quotient);
 }
 
 // `write_with(target, updates, combine)` does one kind of write.

@@ -89,6 +89,7 @@ Pair select_few(Builder& b, Value x, int64_t k, int64_t dim, bool largest) {
 
 Pair topk(Builder& b, Value self, int64_t k, int64_t dim, bool largest, bool) {
   refuse_complex("topk", self);
+  if (self.dtype() == DType::Pred) raise<NotImplemented>("topk does not support bool dtypes");
   dim = wrap_dim(dim, self.rank());
   if (k < 0 || k > (self.rank() > 0 ? self.dim(dim) : 1)) raise<InvalidArgument>("selected index k out of range");
   if (self.rank() == 0) {

@@ -77,6 +77,7 @@ Value wrap_index(Builder& b, Value index, int64_t size) {
 }
 
 Value take_along(Builder& b, Value x, int64_t dim, Value index) {
+  if (index.elements() == 0) return zeros(b, x.dtype(), index.dims());
   Dims batch = others(x.rank(), dim);
   hlo::GatherDims dims{.offset_dims = {},
                        .collapsed_slice_dims = {dim},

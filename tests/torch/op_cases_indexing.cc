@@ -14,6 +14,8 @@ TensorSpec at_places(std::initializer_list<int64_t> places, Shape dims = {}) {
   return given(dims.empty() ? t : t.reshape(dims));
 }
 
+TensorSpec mask(std::initializer_list<int64_t> bits) { return given(at::tensor(std::vector<int64_t>(bits), at::kLong).to(at::kBool)); }
+
 // ---- reading --------------------------------------------------------------------------------------------------------------------
 
 const bool reading = add_cases({
@@ -73,20 +75,20 @@ std::vector<OpCase> numpy_cases() {
     cases.push_back({"aten::index.Tensor", {self, indices}});
     cases.push_back({"aten::_unsafe_index.Tensor", {self, indices}, kSome});
     cases.push_back({"aten::index_put", {self, indices, tensor(1, r.result), true}, kOfNumbers});
-    cases.push_back({"aten::index_put", {self, indices, tensor(1, {}), true}, kOfNumbers});
+    cases.push_back({"aten::index_put", {self, indices, tensor(1, Shape{}), true}, kOfNumbers});
   }
   // Each place once: the order of writes does not matter.
   const Reading writings[] = {
       {{4, 5}, {at_places({0, 3})}, {2, 5}},
       {{4, 5}, {none, at_places({-1, 0, 2})}, {4, 3}},
       {{4, 5, 6}, {at_places({0, 3}), none, at_places({4, 2})}, {2, 5}},
-      {{4, 5}, {given(at::tensor({true, false, true, true}))}, {}},
-      {{4, 5}, {none, given(at::tensor({true, false, true, true, false}))}, {1}},
+      {{4, 5}, {mask({1, 0, 1, 1})}, {}},
+      {{4, 5}, {none, mask({1, 0, 1, 1, 0})}, {1}},
   };
   for (const Reading& w : writings) {
     Arg self = tensor(0, w.self), indices = tensors(w.indices);
     cases.push_back({"aten::index_put", {self, indices, tensor(1, w.result), false}});
-    cases.push_back({"aten::_unsafe_index_put", {self, indices, tensor(1, {}), false}, kSome});
+    cases.push_back({"aten::_unsafe_index_put", {self, indices, tensor(1, Shape{}), false}, kSome});
     cases.push_back({"aten::_index_put_impl", {self, indices, tensor(1, w.result), false, true}, kSome});
   }
   cases.push_back({"aten::index_put", {x(4, 5), tensors({at_places({0, 3})}), y(3, 5), false}, kSome});
@@ -218,7 +220,7 @@ const bool draws = add_cases({
     {"aten::bernoulli.p", {x(), 0.3}, kDrawnAll},
     {"aten::bernoulli.p", {x(3), 1.3}, kDrawn},
     {"aten::bernoulli.Tensor", {x(3, 5), y(3, 5).of(at::kFloat).range(0, 1)}, kDrawnAll},
-    {"aten::native_dropout", {x(), 0.5, true}, kDrawn},
+    {"aten::native_dropout", {x(3, 5), 0.5, true}, kDrawn},
     {"aten::native_dropout", {x(3, 5), 0.5, false}, kOfFloats},
     {"aten::native_dropout", {x(3, 5), 0.0, true}, kOfFloats},
     {"aten::native_dropout", {x(3, 5), 1.0, true}, kOfFloats},

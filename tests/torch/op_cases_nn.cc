@@ -98,8 +98,7 @@ std::vector<OpCase> nll_cases() {
     for (const Arg& weight : {Arg(none), Arg(y(5).positive())}) {
       cases.push_back({"aten::nll_loss_forward", {x(4, 5), targets(), weight, reduction, -100}, kOfFloats});
       cases.push_back({"aten::nll_loss_forward", {x(5), given(at::scalar_tensor(2, at::kLong)), weight, reduction, -100}, kOfFloats});
-      TensorSpec grad = reduction == 0 ? z(4) : z();
-      if (reduction != 0) grad = tensor(2, Shape{});
+      TensorSpec grad = reduction == 0 ? z(4) : tensor(2, Shape{});
       cases.push_back({"aten::nll_loss_backward",
                        {grad, x(4, 5), targets(), weight, reduction, -100, tensor(2, Shape{}).range(2, 3)}, kOfFloats});
       Arg weight2d = std::holds_alternative<None>(weight.value) ? Arg(none) : Arg(y(3).positive());
@@ -109,6 +108,8 @@ std::vector<OpCase> nll_cases() {
       cases.push_back({"aten::nll_loss2d_backward",
                        {grad2d, x(2, 3, 2, 3), grid_targets(), weight2d, reduction, -100, tensor(2, Shape{}).range(2, 3)}, options});
     }
+  cases.push_back({"aten::nll_loss_backward",
+                   {tensor(2, Shape{}), x(5), given(at::scalar_tensor(2, at::kLong)), y(5).positive(), 1, -100, tensor(2, Shape{}).range(2, 3)}, kOfFloats});
   // Nothing but ignored targets; an ignored class by number; a target out of range; wrong sizes.
   cases.push_back({"aten::nll_loss_forward", {x(2, 5), given(at::tensor({-100, -100}, at::kLong)), none, 1, -100}, kOfFloats});
   cases.push_back({"aten::nll_loss_forward", {x(2, 5), given(at::tensor({3, 1}, at::kLong)), none, 2, 3}, kOfFloats});
@@ -194,6 +195,7 @@ at::Tensor drawn(Shape dims) {
 TensorSpec drawn_spec(Shape dims) {
   return given([dims](at::ScalarType t) { return drawn(dims).to(t); });
 }
+at::ScalarType wide_type(at::ScalarType t) { return t == at::kDouble ? t : at::kFloat; }
 at::Tensor rms_reciprocal(const at::Tensor& x, at::IntArrayRef dims) { return (x * x).mean(dims, true).rsqrt(); }
 
 std::vector<at::Tensor> gradients(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const at::Tensor& grad) {
@@ -203,10 +205,10 @@ std::vector<at::Tensor> gradients(const at::Tensor& output, const std::vector<at
 OpCase rms_backward_case(Shape normalized, std::vector<bool> mask) {
   Shape axes;
   for (size_t i = 0; i < normalized.size(); ++i) axes.push_back(-1 - static_cast<int64_t>(i));
-  auto rstd = given([axes](at::ScalarType t) { return rms_reciprocal(drawn({2, 3, 8}).to(at::kFloat), axes).to(t == at::kDouble ? t : at::kFloat); });
+  auto rstd = given([axes](at::ScalarType t) { return rms_reciprocal(drawn({2, 3, 8}).to(t).to(wide_type(t)), axes); });
   auto reference = [axes, mask](const std::vector<c10::IValue>& a) {
     at::AutoGradMode enabled(true);
-    at::ScalarType t = a[1].toTensor().scalar_type(), wide = t == at::kDouble ? t : at::kFloat;
+    at::ScalarType t = a[1].toTensor().scalar_type(), wide = wide_type(t);
     at::Tensor x = in(a[1], wide).requires_grad_(), w = in(a[4], wide).requires_grad_();
     auto grads = gradients(x * rms_reciprocal(x, axes) * w, {x, w}, in(a[0], wide));
     for (size_t i = 0; i < 2; ++i) grads[i] = mask[i] ? grads[i].to(t) : at::Tensor();
@@ -228,7 +230,7 @@ struct Heads {
 
   Heads(const c10::IValue& q, const c10::IValue& k, const c10::IValue& v, const c10::IValue& given_bias, bool causal, std::optional<double> scale,
         bool with_gradients) {
-    at::ScalarType wide = q.toTensor().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    at::ScalarType wide = wide_type(q.toTensor().scalar_type());
     query = in(q, wide), key = in(k, wide), value = in(v, wide);
     bool is_bias = given_bias.isTensor() && given_bias.toTensor().defined();
     if (is_bias) bias = given_bias.toTensor().scalar_type() == at::kBool ? given_bias.toTensor() : in(given_bias, wide);
