@@ -1,9 +1,9 @@
 // Samples of equal length, packed from documents, in an order that can be left and taken up again anywhere.
 //
 // An epoch lays all documents one after the other (in an order drawn anew for each epoch) and cuts the row of tokens every
-// seq_len tokens; the samples so made are put into an order drawn anew too. Everything is a function of (seed, epoch,
-// sample index). The only state is a Cursor, which counts samples over all data-parallel ranks, so that a run may be taken up
-// with another number of ranks and sees the same samples in the same order.
+// seq_len tokens; the samples so made are put into an order drawn anew too. Everything is a function of (seed, epoch, sample
+// index). The only state is a Cursor, which counts samples over all data-parallel ranks, so that a run may be taken up with
+// another number of ranks and sees the same samples in the same order.
 //
 // A sample holds parts of one or more documents. `documents` numbers them, `positions` counts from 0 in each part, and the label of a
 // document's last token is ignored: nothing leads from one document into another. The part of a long document that begins
