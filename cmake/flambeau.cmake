@@ -103,12 +103,16 @@ function(flambeau_torch_library name)
 endfunction()
 
 # A test program over several folders: `folder`/*.cc, among them sources that its tests share.
-function(flambeau_torch_test name folder)
+function(flambeau_test name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE flambeau_options ${ARGN} GTest::gmock GTest::gtest_main)
-  _flambeau_use_torch(${name})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endfunction()
+
+function(flambeau_torch_test name folder)
+  flambeau_test(${name} ${folder} ${ARGN})
+  _flambeau_use_torch(${name})
 endfunction()
 
 function(flambeau_executable name folder)
@@ -117,6 +121,21 @@ function(flambeau_executable name folder)
     return()
   endif()
   add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE flambeau_options ${ARGN})
+  _flambeau_use_torch(${name})
+endfunction()
+
+# A program that Python tests run.
+function(flambeau_torch_program name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE flambeau_options ${ARGN})
+  _flambeau_use_torch(${name})
+endfunction()
+
+# A program of bench/ in one file, built only when it is asked for by name.
+function(flambeau_benchmark name)
+  add_executable(${name} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/${name}.cc)
   target_link_libraries(${name} PRIVATE flambeau_options ${ARGN})
   _flambeau_use_torch(${name})
 endfunction()

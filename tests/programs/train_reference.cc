@@ -1,0 +1,107 @@
+// Runs pieces of the trainer on numbers from a file, for tests that compare them with other implementations.
+//
+//   train_reference llama cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; sizes in the metadata.
+//                                           OUT: logits, loss (sum / valid tokens), gradients under the same names
+//   train_reference adamw cpu|tpu IN OUT    IN: parameter.NAME, gradient.STEP.NAME; options in the metadata.
+//                                           OUT: parameter.NAME after all steps, norm.STEP and factor.STEP of the clipping
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "device/capture.h"
+#include "device/device.h"
+#include "models/model.h"
+#include "nn/loss.h"
+#include "train/adamw.h"
+
+namespace {
+
+using namespace flambeau;
+using checkpoint::NamedTensors;
+using checkpoint::SafetensorsReader;
+using Tensors = std::vector<at::Tensor>;
+
+NamedTensors llama(at::Device device, const SafetensorsReader& in) {
+  const auto size = [&](const char* key) { return std::stoll(in.metadata().at(key)); };
+  const auto model = models::make_model("llama3", "debug",
+                                        {.vocab_size = size("vocab_size"), .n_layers = size("n_layers"), .dim = size("dim"),
+                                         .n_heads = size("n_heads"), .n_kv_heads = size("n_kv_heads"), .ffn_dim = size("ffn_dim")});
+  models::NamedTensors weights;
+  for (const auto& [name, tensor] : in.read_all()) {
+    if (name != "tokens" && name != "labels") weights.emplace_back(name, tensor);
+  }
+  const Tensors values = model->from_hugging_face(weights);
+  for (size_t i = 0; i < values.size(); ++i) {
+    *model->parameters().all()[i].tensor = values[i].to(device).set_requires_grad(true);
+  }
+  const at::Tensor tokens = in.read("tokens").to(device), labels = in.read("labels").to(device);
+  model->prepare(device, tokens.size(1));
+
+  device::Capture step("reference", [&](const Tensors& inputs) {
+    const at::AutoGradMode grad(true);
+    const at::Tensor logits = model->forward({inputs[0], {}, {}}, at::kFloat);
+    const at::Tensor loss = nn::cross_entropy_sum(logits, inputs[1].reshape({-1})) / nn::valid_tokens(inputs[1]);
+    Tensors out = torch::autograd::grad({loss}, model->parameters().tensors());
+    out.insert(out.begin(), {logits.detach(), loss.detach()});
+    return out;
+  });
+  Tensors results;
+  for (const at::Tensor& t : step({tokens, labels})) results.push_back(t.cpu());
+  NamedTensors out{{"logits", results[0]}, {"loss", results[1]}};
+  for (auto& gradient : model->to_hugging_face({results.begin() + 2, results.end()})) out.push_back(std::move(gradient));
+  return out;
+}
+
+NamedTensors adamw(at::Device device, const SafetensorsReader& in) {
+  const auto number = [&](const char* key) { return std::stod(in.metadata().at(key)); };
+  std::vector<std::string> names;
+  Tensors parameters;
+  for (const auto& [name, info] : in.tensors()) {
+    if (!name.starts_with("parameter.")) continue;
+    names.push_back(name.substr(10));
+    parameters.push_back(in.read(name).to(device));
+  }
+  train::AdamW optimizer(parameters, {.beta1 = number("beta1"), .beta2 = number("beta2"), .epsilon = number("eps"),
+                                      .weight_decay = number("weight_decay")});
+  device::Capture update("reference", [&](const Tensors& inputs) -> Tensors {
+    Tensors gradients(inputs.begin() + 1, inputs.end());
+    const train::Clip clip = train::clip_factor(gradients, number("max_norm"));
+    for (at::Tensor& g : gradients) g = g * clip.factor;
+    optimizer.update(gradients, inputs[0], at::isfinite(clip.norm));
+    return {clip.norm, clip.factor};
+  });
+  NamedTensors out;
+  for (int64_t step = 1; in.tensors().contains(fmt::format("gradient.{}.{}", step, names.at(0))); ++step) {
+    Tensors inputs{optimizer.scalars(number("lr"), step).to(device)};
+    for (const std::string& name : names) inputs.push_back(in.read(fmt::format("gradient.{}.{}", step, name)).to(device));
+    const Tensors results = update(inputs);
+    out.emplace_back(fmt::format("norm.{}", step), results[0].cpu());
+    out.emplace_back(fmt::format("factor.{}", step), results[1].cpu());
+  }
+  for (size_t i = 0; i < names.size(); ++i) out.emplace_back("parameter." + names[i], parameters[i].cpu());
+  return out;
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.size() != 4) raise<InvalidArgument>("train_reference: expected llama|adamw cpu|tpu IN OUT");
+  at::Device device = at::kCPU;
+  if (words[1] == "tpu") {
+    device::initialize();
+    device = device::tpu();
+  }
+  const SafetensorsReader in(words[2]);
+  checkpoint::write_safetensors(words[3], words[0] == "llama" ? llama(device, in) : adamw(device, in));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}\n", e.what());
+    return 2;
+  }
+}
