@@ -31,7 +31,7 @@ tsan: setup ## run the C++ tests with the thread sanitizer (in build-tsan)
 
 bench: ## compare a training step with PyTorch and JAX in the same run
 	@scripts/setup.sh bench
-	@scripts/build.sh build
+	@scripts/build.sh build "" train_step_worker
 	.venv/bin/python bench/train_step.py $(ARGS)
 
 clean: ## remove what was built; .venv and the downloads stay
