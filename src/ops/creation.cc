@@ -6,6 +6,29 @@
 
 namespace flambeau::ops {
 
+void check_fits(const Scalar& number, DType dtype) {
+  if (!number.known || dtype == DType::Pred) return;
+  double low, high;
+  int bits = static_cast<int>(8 * byte_size(dtype));
+  bool from_integer = number.category() == DType::S64 || number.category() == DType::Pred;
+  if (is_signed_integer(dtype)) {
+    high = std::ldexp(1.0, bits - 1);
+    low = -high;
+  } else if (is_unsigned_integer(dtype)) {
+    high = std::ldexp(1.0, bits);
+    low = from_integer ? 1 - high : 0;
+  } else if (dtype == DType::F16) {
+    high = 65504.5;
+    low = -high;
+  } else {
+    return;
+  }
+  double v = number.known->as_double();
+  if (std::isinf(v) && !is_integer(dtype)) return;
+  if (!(v >= low && v < high) && !(std::isnan(v) && !is_integer(dtype)))
+    raise<InvalidArgument>("value cannot be converted to type {} without overflow", torch_name(dtype));
+}
+
 namespace {
 
 using hlo::Comparison;
@@ -22,12 +45,17 @@ void check_sizes(const Dims& dims) {
 
 Value full(Builder& b, Dims size, Scalar value, std::optional<DType> dtype) {
   check_sizes(size);
-  return b.broadcast(value.as(b, dtype.value_or(number_dtype(value))), size);
+  DType result = dtype.value_or(number_dtype(value));
+  check_fits(value, result);
+  return b.broadcast(value.as(b, result), size);
 }
 Value full_like(Builder& b, Value x, Scalar value, std::optional<DType> dtype) { return full(b, x.dims(), value, dtype.value_or(x.dtype())); }
-Value scalar_tensor(Builder& b, Scalar value, std::optional<DType> dtype) { return value.as(b, dtype.value_or(kDefaultFloat)); }
+Value scalar_tensor(Builder& b, Scalar value, std::optional<DType> dtype) { return full(b, {}, value, dtype.value_or(kDefaultFloat)); }
 
-Value fill(Builder& b, Value x, Scalar value) { return scalar_like(b, x, value); }
+Value fill(Builder& b, Value x, Scalar value) {
+  check_fits(value, x.dtype());
+  return scalar_like(b, x, value);
+}
 Value fill_tensor(Builder& b, Value x, Value value) {
   if (value.rank() != 0)
     raise<InvalidArgument>("fill_ only supports 0-dimension value tensor but got tensor with {} dimensions.", value.rank());

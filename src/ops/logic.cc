@@ -19,7 +19,11 @@ Value compare(Builder& b, Operand x, Operand y) {
   return b.compare(v[0], v[1], direction);
 }
 template <Comparison direction>
-Value compare_scalar(Builder& b, Value x, Scalar y) { return compare<direction>(b, {x}, y.operand(b)); }
+Value compare_scalar(Builder& b, Value x, Scalar y) {
+  Operand number = y.operand(b);
+  check_fits(y, result_type({{x}, number}));
+  return compare<direction>(b, {x}, number);
+}
 
 // ---- logic and bits ----------------------------------------------------------------------------------------------------------
 
@@ -96,7 +100,10 @@ Value masked_fill(Builder& b, Value x, Value mask, Value value) {
   return b.select(b.broadcast(mask, dims), b.broadcast(value, dims), b.broadcast(x, dims));
 }
 
-Value masked_fill_scalar(Builder& b, Value x, Value mask, Scalar value) { return masked_fill(b, x, mask, value.as(b, x.dtype())); }
+Value masked_fill_scalar(Builder& b, Value x, Value mask, Scalar value) {
+  check_fits(value, x.dtype());
+  return masked_fill(b, x, mask, value.as(b, x.dtype()));
+}
 
 Value masked_fill_tensor(Builder& b, Value x, Value mask, Value value) {
   if (value.rank() != 0)

@@ -175,9 +175,10 @@ Value negate(Builder& b, Value x) {
   return b.negate(x);
 }
 
-bool is_never_negative(DType t) { return t == DType::Pred || is_unsigned_integer(t); }
-
-Value abs(Builder& b, Value x) { return is_never_negative(x.dtype()) ? x : b.abs(x); }
+Value abs(Builder& b, Value x) {
+  refuse_bool("abs", x.dtype());
+  return is_unsigned_integer(x.dtype()) ? x : b.abs(x);
+}
 
 Value sign(Builder& b, Value x) {
   if (x.dtype() == DType::Pred) return x;

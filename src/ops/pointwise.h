@@ -48,6 +48,10 @@ inline void require_integral(std::string_view op, DType dtype) {
   if (is_float(dtype) || is_complex(dtype)) refuse_dtype(op, dtype);
 }
 
+// A number that becomes an element of `dtype` must lie within it (negative integers may wrap); where it is a parameter of the
+// program, whoever passes it has to look.
+void check_fits(const Scalar& number, DType dtype);
+
 // Used by several files.
 Value is_nan(Builder& b, Value x);                   // Pred; false for integers
 Value truncate(Builder& b, Value x);                 // towards zero, a float in its own dtype

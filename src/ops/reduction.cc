@@ -112,6 +112,7 @@ Value logical_dim(Builder& b, Value x, int64_t dim, bool keepdim) {
 }
 template <Reduction kind>
 Value logical_dims(Builder& b, Value x, std::optional<Dims> dims, bool keepdim) {
+  if (dims && dims->empty()) return logical_over<kind>(b, x, {}, keepdim);  // unlike in a sum, no dimension means none
   return logical_over<kind>(b, x, reduced_dims(dims, x.rank()), keepdim);
 }
 

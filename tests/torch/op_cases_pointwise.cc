@@ -236,6 +236,7 @@ std::vector<OpCase> comparison_cases() {
     cases.push_back({"aten::" + name + ".Scalar", {x(), -1}});
     cases.push_back({"aten::" + name + ".Scalar", {x(), 0.5}});
     cases.push_back({"aten::" + name + ".Scalar", {x(), true}});
+    cases.push_back({"aten::" + name + ".Scalar", {x(), 1000}});
   }
   for (std::string name : {"logical_and", "logical_or", "logical_xor"}) {
     cases.push_back({"aten::" + name, {x(), y()}, kPairs});
@@ -270,7 +271,9 @@ const bool selection = add_cases({
     {"aten::where.self", {z().of(at::kByte), x(), y()}},
     {"aten::where.self", {z().of(at::kFloat), x(), y()}},
     {"aten::masked_fill.Scalar", {x(), z().of(at::kBool), 1}},
-    {"aten::masked_fill.Scalar", {x(), z().of(at::kBool), -0.5}, kOfFloats},
+    {"aten::masked_fill.Scalar", {x(), z().of(at::kBool), -0.5}},
+    {"aten::masked_fill.Scalar", {x(), z().of(at::kBool), 70000}},
+    {"aten::masked_fill.Scalar", {x(), z().of(at::kBool), -INFINITY}},
     {"aten::masked_fill.Scalar", {x(), z().of(at::kInt), 1}},
     {"aten::masked_fill.Tensor", {x(), z().of(at::kBool), scalar()}},
     {"aten::masked_fill.Tensor", {x(), z().of(at::kBool), y(1)}},

@@ -19,6 +19,8 @@ const bool creation = add_cases({
     {"aten::scalar_tensor", {2.5, at::kDouble}, {.dtypes = kFloat}},
     {"aten::fill.Scalar", {x(), 3}},
     {"aten::fill.Scalar", {x(), -2.5}},
+    {"aten::fill.Scalar", {x(), -3}},
+    {"aten::fill.Scalar", {x(), 1e10}},
     {"aten::fill.Tensor", {x(), scalar(1)}, {.pairs = true}},
     {"aten::fill.Tensor", {x(), y(1)}},
     {"aten::zero", {x()}},
