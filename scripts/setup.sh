@@ -62,7 +62,8 @@ PY
 
 # --- System packages --------------------------------------------------------------------------------------------------
 
-installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
+# Output is captured, not piped to `grep -q`, which stops reading and so makes the writer fail.
+installed() { [[ " $(dpkg-query -W -f '${db:Status-Status} ' "$1" 2>/dev/null)" == *" installed "* ]]; }
 
 packages_missing() { # required | optional
   local kind=$1 package
@@ -74,7 +75,7 @@ packages_missing() { # required | optional
   esac)
 }
 
-available() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+available() { [[ "$(apt-cache policy "$1" 2>/dev/null)" =~ Candidate:\ [^\(] ]]; }
 
 # How root is had without a question, if at all: prints a prefix for commands, or fails.
 as_root() {

@@ -55,9 +55,9 @@ class Machine:
         path.chmod(0o755)
 
     def has_apt(self, missing: list[str], user: str, available: list[str] = ()):
-        words = "|".join(missing) or "-"
-        self.command("dpkg-query", f'case "${{*: -1}}" in {words}) exit 1 ;; *) echo installed ;; esac')
-        self.command("apt-cache", f'case "$2" in {"|".join(available) or "-"}) echo "Candidate: 1" ;; *) echo "Candidate: (none)" ;; esac')
+        self.command("dpkg-query", f'case "${{*: -1}}" in {"|".join(missing) or "-"}) exit 1 ;; *) printf "installed " ;; esac')
+        self.command("apt-cache", f'case "$2" in {"|".join(available) or "-"}) echo "Candidate: 1" ;; *) echo "Candidate: (none)" ;; esac\n'
+                                  "for i in {1..5000}; do echo '    a long table of versions'; done")
         self.command("apt-get", 'echo "apt-get $*" >> "$LOG"')
         self.command("id", f'echo {0 if user == "root" else 1000}')
         self.command("sudo", 'shift; "$@"' if user == "sudoer" else "exit 1")
