@@ -21,7 +21,8 @@ void Builder::check_operands(Op op, std::span<const Value> operands) const {
   for (size_t i = 0; i < operands.size(); ++i) {
     const Value v = operands[i];
     if (!v) fail(op, fmt::format("expected a value as operand {}, got none", i));
-    if (v.graph() != graph_) fail(op, fmt::format("expected values of one graph, got one of another graph as operand {}", i));
+    if (v.graph() != graph_)
+      fail(op, fmt::format("expected values of one graph, got one of another graph as operand {}", i));
     const uint32_t block = graph_->block_of(graph_->resolve(v));
     if (std::none_of(scopes_.rbegin(), scopes_.rend(), [&](const Block* scope) { return scope->id == block; }))
       fail(op, fmt::format("expected values that are visible here, got operand {} ({}) from {}", i, v.type().to_string(),
@@ -41,13 +42,14 @@ void Builder::check_axes(Op op, std::string_view what, const Dims& axes, int64_t
   std::vector<bool> seen(static_cast<size_t>(rank));
   for (int64_t axis : axes) {
     check_axis(op, what, axis, rank);
-    if (seen[static_cast<size_t>(axis)]) fail(op, fmt::format("expected {} that differ, got [{}]", what, fmt::join(axes, ", ")));
+    if (seen[static_cast<size_t>(axis)])
+      fail(op, fmt::format("expected {} that differ, got [{}]", what, fmt::join(axes, ", ")));
     seen[static_cast<size_t>(axis)] = true;
   }
 }
 
-std::vector<Value> Builder::emit(Op op, std::vector<Value> operands, std::vector<Type> results, std::vector<Attribute> attributes,
-                                 std::vector<std::unique_ptr<Block>> regions) {
+std::vector<Value> Builder::emit(Op op, std::vector<Value> operands, std::vector<Type> results,
+                                 std::vector<Attribute> attributes, std::vector<std::unique_ptr<Block>> regions) {
   Block& block = *scopes_.back();
   auto node = std::make_unique<Node>(Node{op, std::move(operands), {}, std::move(attributes), std::move(regions), site_});
   for (Value& operand : node->operands) operand = graph_->resolve(operand);
@@ -96,7 +98,8 @@ Value Builder::constant(DType dtype, int64_t value, Dims dims) {
 Value Builder::constant(DType dtype, std::complex<double> value, Dims dims) {
   if (is_complex(dtype)) return emit_constant(splat({dtype, std::move(dims)}, encode_complex(dtype, value)));
   if (value.imag() != 0)
-    fail(Op::Constant, fmt::format("expected a value that {} holds, got {}{:+}i", hlo_name(dtype), value.real(), value.imag()));
+    fail(Op::Constant,
+         fmt::format("expected a value that {} holds, got {}{:+}i", hlo_name(dtype), value.real(), value.imag()));
   return constant(dtype, value.real(), std::move(dims));
 }
 

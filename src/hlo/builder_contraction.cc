@@ -16,7 +16,8 @@ Dims joined(Dims a, const Dims& b) {
 }
 
 // The layout of one side of a convolution: dimension i's letter or spatial number, as in [b, 0, 1, f].
-std::string layout(std::string_view first, int64_t first_at, std::string_view second, int64_t second_at, const Dims& spatial) {
+std::string layout(std::string_view first, int64_t first_at, std::string_view second, int64_t second_at,
+                   const Dims& spatial) {
   std::vector<std::string> names(spatial.size() + 2);
   names[static_cast<size_t>(first_at)] = first;
   names[static_cast<size_t>(second_at)] = second;
@@ -43,18 +44,22 @@ Attribute Builder::precision_attribute(DType dtype, std::optional<Precision> pre
   return {"precision_config", RawAttribute{fmt::format("[#stablehlo<precision {0}>, #stablehlo<precision {0}>]", name)}};
 }
 
-Value Builder::dot_general(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result, std::optional<Precision> precision) {
+Value Builder::dot_general(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result,
+                           std::optional<Precision> precision) {
   constexpr Op op = Op::DotGeneral;
   check_operands(op, {lhs, rhs});
   if (lhs.dtype() != rhs.dtype())
-    fail(op, fmt::format("expected operands of one element type, got {} and {}", lhs.type().to_string(), rhs.type().to_string()));
-  const Dims lhs_used = joined(dims.lhs_batch, dims.lhs_contracting), rhs_used = joined(dims.rhs_batch, dims.rhs_contracting);
+    fail(op, fmt::format("expected operands of one element type, got {} and {}", lhs.type().to_string(),
+                         rhs.type().to_string()));
+  const Dims lhs_used = joined(dims.lhs_batch, dims.lhs_contracting),
+             rhs_used = joined(dims.rhs_batch, dims.rhs_contracting);
   check_axes(op, "batch and contracting dimensions of lhs", lhs_used, lhs.rank());
   check_axes(op, "batch and contracting dimensions of rhs", rhs_used, rhs.rank());
   bool match = dims.lhs_batch.size() == dims.rhs_batch.size() && lhs_used.size() == rhs_used.size();
   for (size_t i = 0; match && i < lhs_used.size(); ++i) match = lhs.dim(lhs_used[i]) == rhs.dim(rhs_used[i]);
   if (!match)
-    fail(op, fmt::format("expected batch and contracting dimensions of equal sizes, got batch {} x {} and contracting {} x {} of {} and {}",
+    fail(op, fmt::format("expected batch and contracting dimensions of equal sizes, got batch {} x {} and contracting {} x "
+                         "{} of {} and {}",
                          text(dims.lhs_batch), text(dims.rhs_batch), text(dims.lhs_contracting), text(dims.rhs_contracting),
                          lhs.type().to_string(), rhs.type().to_string()));
   Type type{result.value_or(lhs.dtype()), {}};
@@ -71,8 +76,8 @@ Value Builder::dot_general(Value lhs, Value rhs, const DotDims& dims, std::optio
                precision_attribute(lhs.dtype(), precision)});
 }
 
-Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dims, const Window& given, int64_t feature_groups,
-                           int64_t batch_groups, std::optional<Precision> precision) {
+Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dims, const Window& given,
+                           int64_t feature_groups, int64_t batch_groups, std::optional<Precision> precision) {
   constexpr Op op = Op::Convolution;
   check_operands(op, {input, kernel});
   if (input.dtype() != kernel.dtype() || input.rank() != kernel.rank() || input.rank() < 2)
@@ -81,7 +86,8 @@ Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dim
   const auto spatial = static_cast<size_t>(input.rank() - 2);
   auto check_layout = [&](std::string_view what, int64_t first, int64_t second, const Dims& places) {
     const Dims all = joined({first, second}, places);
-    if (places.size() != spatial) fail(op, fmt::format("expected {} spatial dimensions of the {}, got {}", spatial, what, text(places)));
+    if (places.size() != spatial)
+      fail(op, fmt::format("expected {} spatial dimensions of the {}, got {}", spatial, what, text(places)));
     check_axes(op, fmt::format("dimensions of the {}", what), all, input.rank());
   };
   check_layout("input", dims.input_batch, dims.input_feature, dims.input_spatial);
@@ -93,18 +99,22 @@ Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dim
   for (int64_t d : dims.input_spatial) input_size.push_back(input.dim(d));
   Window window = given;
   if (window.size.empty()) window.size = kernel_size;
-  if (window.size != kernel_size) fail(op, fmt::format("expected a window as large as the kernel, {}, got {}", text(kernel_size), text(window.size)));
+  if (window.size != kernel_size)
+    fail(op, fmt::format("expected a window as large as the kernel, {}, got {}", text(kernel_size), text(window.size)));
   window = complete(op, std::move(window), spatial);
 
   const int64_t batch = input.dim(dims.input_batch), features = input.dim(dims.input_feature);
   const int64_t out_features = kernel.dim(dims.kernel_output_feature);
   if (feature_groups < 1 || batch_groups < 1 || (feature_groups > 1 && batch_groups > 1))
-    fail(op, fmt::format("expected feature_groups and batch_groups of at least 1, one of them 1, got {} and {}", feature_groups, batch_groups));
+    fail(op, fmt::format("expected feature_groups and batch_groups of at least 1, one of them 1, got {} and {}",
+                         feature_groups, batch_groups));
   if (batch % batch_groups || out_features % batch_groups || out_features % feature_groups || features % feature_groups ||
       kernel.dim(dims.kernel_input_feature) != features / feature_groups)
-    fail(op, fmt::format("expected sizes that {} feature groups and {} batch groups divide, and a kernel of {} / {} input features, got {} "
+    fail(op, fmt::format("expected sizes that {} feature groups and {} batch groups divide, and a kernel of {} / {} input "
+                         "features, got {} "
                          "and {}",
-                         feature_groups, batch_groups, features, feature_groups, input.type().to_string(), kernel.type().to_string()));
+                         feature_groups, batch_groups, features, feature_groups, input.type().to_string(),
+                         kernel.type().to_string()));
 
   const Dims output_size = window_result(op, input_size, window);
   Type type{input.dtype(), Dims(spatial + 2)};
@@ -129,8 +139,10 @@ Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dim
 Value Builder::cholesky(Value x, bool lower) {
   constexpr Op op = Op::Cholesky;
   check_operands(op, {x});
-  if (!is_float(x.dtype()) && !is_complex(x.dtype())) fail(op, fmt::format("expected float or complex elements, got {}", x.type().to_string()));
-  if (x.rank() < 2 || x.dim(x.rank() - 1) != x.dim(x.rank() - 2)) fail(op, fmt::format("expected square matrices, got {}", x.type().to_string()));
+  if (!is_float(x.dtype()) && !is_complex(x.dtype()))
+    fail(op, fmt::format("expected float or complex elements, got {}", x.type().to_string()));
+  if (x.rank() < 2 || x.dim(x.rank() - 1) != x.dim(x.rank() - 2))
+    fail(op, fmt::format("expected square matrices, got {}", x.type().to_string()));
   return emit(op, {x}, x.type(), {{"lower", lower}});
 }
 
@@ -138,18 +150,20 @@ Value Builder::triangular_solve(Value a, Value b, bool left_side, bool lower, bo
   constexpr Op op = Op::TriangularSolve;
   check_operands(op, {a, b});
   if (a.dtype() != b.dtype() || (!is_float(a.dtype()) && !is_complex(a.dtype())))
-    fail(op, fmt::format("expected operands of one float or complex element type, got {} and {}", a.type().to_string(), b.type().to_string()));
+    fail(op, fmt::format("expected operands of one float or complex element type, got {} and {}", a.type().to_string(),
+                         b.type().to_string()));
   const int64_t rank = a.rank();
   bool fits = rank >= 2 && b.rank() == rank && a.dim(rank - 1) == a.dim(rank - 2);
   for (int64_t i = 0; fits && i < rank - 2; ++i) fits = a.dim(i) == b.dim(i);
   if (!fits || b.dim(left_side ? rank - 2 : rank - 1) != a.dim(rank - 1))
-    fail(op, fmt::format("expected square matrices and {} of as many, got {} and {}", left_side ? "rows" : "columns", a.type().to_string(),
-                         b.type().to_string()));
+    fail(op, fmt::format("expected square matrices and {} of as many, got {} and {}", left_side ? "rows" : "columns",
+                         a.type().to_string(), b.type().to_string()));
   return emit(op, {a, b}, b.type(),
               {{"left_side", left_side},
                {"lower", lower},
                {"unit_diagonal", unit_diagonal},
-               {"transpose_a", RawAttribute{transpose_a ? "#stablehlo<transpose TRANSPOSE>" : "#stablehlo<transpose NO_TRANSPOSE>"}}});
+               {"transpose_a",
+                RawAttribute{transpose_a ? "#stablehlo<transpose TRANSPOSE>" : "#stablehlo<transpose NO_TRANSPOSE>"}}});
 }
 
 Value Builder::fft(Value x, FftKind kind, Dims length) {
@@ -159,7 +173,8 @@ Value Builder::fft(Value x, FftKind kind, Dims length) {
   const std::string_view name = kNames[static_cast<size_t>(kind)];
   const DType t = x.dtype();
   if (kind == FftKind::RFFT ? t != DType::F32 && t != DType::F64 : !is_complex(t))
-    fail(op, fmt::format("expected {} elements for {}, got {}", kind == FftKind::RFFT ? "f32 or f64" : "complex", name, x.type().to_string()));
+    fail(op, fmt::format("expected {} elements for {}, got {}", kind == FftKind::RFFT ? "f32 or f64" : "complex", name,
+                         x.type().to_string()));
   const auto n = static_cast<int64_t>(length.size());
   bool fits = n >= 1 && n <= 3 && n <= x.rank();
   for (int64_t i = 0; fits && i < n; ++i) {

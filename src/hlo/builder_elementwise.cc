@@ -100,7 +100,8 @@ Value Builder::unary(Op op, Value x) {
   check_operands(op, {x});
   const unsigned groups = unary_groups(op);
   if (!groups) fail(op, "expected an operation of one operand; call this one's own method");
-  if (!(groups & group_of(x.dtype()))) fail(op, fmt::format("expected {} elements, got {}", describe(groups), x.type().to_string()));
+  if (!(groups & group_of(x.dtype())))
+    fail(op, fmt::format("expected {} elements, got {}", describe(groups), x.type().to_string()));
   Type type = x.type();
   if (op == Op::IsFinite) type.dtype = DType::Pred;
   if (op == Op::Abs || op == Op::Real || op == Op::Imag) type.dtype = real_part(type.dtype);
@@ -113,7 +114,8 @@ Value Builder::binary(Op op, Value x, Value y) {
   if (!groups) fail(op, "expected an operation of two operands; call this one's own method");
   if (x.type() != y.type())
     fail(op, fmt::format("expected operands of one type, got {} and {}", x.type().to_string(), y.type().to_string()));
-  if (!(groups & group_of(x.dtype()))) fail(op, fmt::format("expected {} elements, got {}", describe(groups), x.type().to_string()));
+  if (!(groups & group_of(x.dtype())))
+    fail(op, fmt::format("expected {} elements, got {}", describe(groups), x.type().to_string()));
   Type type = x.type();
   if (op == Op::Complex) {
     if (type.dtype != DType::F32 && type.dtype != DType::F64)
@@ -132,19 +134,21 @@ Value Builder::compare(Value x, Value y, Comparison direction) {
     fail(op, fmt::format("expected EQ or NE for complex elements, got {}", direction_name(direction)));
   const bool floating = is_float(x.dtype()) || is_complex(x.dtype());
   const std::string_view kind = floating ? "FLOAT" : is_signed_integer(x.dtype()) ? "SIGNED" : "UNSIGNED";
-  return emit(op, {x, y}, Type{DType::Pred, x.dims()},
-              {{"comparison_direction", RawAttribute{fmt::format("#stablehlo<comparison_direction {}>", direction_name(direction))}},
-               {"compare_type", RawAttribute{fmt::format("#stablehlo<comparison_type {}>", kind)}}});
+  return emit(
+      op, {x, y}, Type{DType::Pred, x.dims()},
+      {{"comparison_direction", RawAttribute{fmt::format("#stablehlo<comparison_direction {}>", direction_name(direction))}},
+       {"compare_type", RawAttribute{fmt::format("#stablehlo<comparison_type {}>", kind)}}});
 }
 
 Value Builder::select(Value condition, Value on_true, Value on_false) {
   constexpr Op op = Op::Select;
   check_operands(op, {condition, on_true, on_false});
   if (on_true.type() != on_false.type())
-    fail(op, fmt::format("expected alternatives of one type, got {} and {}", on_true.type().to_string(), on_false.type().to_string()));
+    fail(op, fmt::format("expected alternatives of one type, got {} and {}", on_true.type().to_string(),
+                         on_false.type().to_string()));
   if (condition.dtype() != DType::Pred || (condition.rank() != 0 && condition.dims() != on_true.dims()))
-    fail(op, fmt::format("expected a condition of type tensor<i1> or {}, got {}", Type{DType::Pred, on_true.dims()}.to_string(),
-                         condition.type().to_string()));
+    fail(op, fmt::format("expected a condition of type tensor<i1> or {}, got {}",
+                         Type{DType::Pred, on_true.dims()}.to_string(), condition.type().to_string()));
   return emit(op, {condition, on_true, on_false}, on_true.type());
 }
 
@@ -170,14 +174,16 @@ Value Builder::bitcast_convert(Value x, DType dtype) {
   check_operands(op, {x});
   if (x.dtype() == dtype) return x;
   if (x.dtype() == DType::Pred || dtype == DType::Pred || is_complex(x.dtype()) != is_complex(dtype))
-    fail(op, fmt::format("expected two number types, both complex or neither, got {} and {}", hlo_name(x.dtype()), hlo_name(dtype)));
+    fail(op, fmt::format("expected two number types, both complex or neither, got {} and {}", hlo_name(x.dtype()),
+                         hlo_name(dtype)));
   Type type{dtype, x.dims()};
   const int64_t from = byte_size(x.dtype()), to = byte_size(dtype);
   if (from > to) {
     type.dims.push_back(from / to);
   } else if (from < to) {
     if (x.rank() == 0 || x.dims().back() != to / from)
-      fail(op, fmt::format("expected a last dimension of {} to merge into {}, got {}", to / from, hlo_name(dtype), x.type().to_string()));
+      fail(op, fmt::format("expected a last dimension of {} to merge into {}, got {}", to / from, hlo_name(dtype),
+                           x.type().to_string()));
     type.dims.pop_back();
   }
   return emit(op, {x}, std::move(type));

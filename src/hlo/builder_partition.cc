@@ -47,8 +47,9 @@ std::vector<Value> Builder::custom_call(std::span<const Value> operands, const C
   for (auto [result, operand] : call.aliases) {
     if (result < 0 || at(result) >= call.results.size() || operand < 0 || at(operand) >= operands.size() ||
         call.results[at(result)] != operands[at(operand)].type() || !aliased.insert(result).second)
-      fail(op, fmt::format("expected aliases of a result and an operand of one type, each result once, got result {} and operand {}", result,
-                           operand));
+      fail(op, fmt::format(
+                   "expected aliases of a result and an operand of one type, each result once, got result {} and operand {}",
+                   result, operand));
     aliases.push_back(fmt::format(
         "#stablehlo.output_operand_alias<output_tuple_indices = [{}], operand_index = {}, operand_tuple_indices = []>",
         call.results.size() > 1 ? std::to_string(result) : "", operand));
@@ -57,9 +58,13 @@ std::vector<Value> Builder::custom_call(std::span<const Value> operands, const C
   if (call.opaque.empty()) {
     attributes.push_back({"api_version", RawAttribute{"4 : i32"}});
     for (const Attribute& a : call.attributes) {
-      if (std::holds_alternative<DType>(a.value) || std::holds_alternative<Literal>(a.value) || std::holds_alternative<Sharding>(a.value) ||
-          std::holds_alternative<std::vector<Sharding>>(a.value) || std::holds_alternative<std::vector<std::string>>(a.value))
-        fail(op, fmt::format("expected FFI attributes that are bool, int64, double, text or a list of numbers, got another kind as '{}'", a.name));
+      if (std::holds_alternative<DType>(a.value) || std::holds_alternative<Literal>(a.value) ||
+          std::holds_alternative<Sharding>(a.value) || std::holds_alternative<std::vector<Sharding>>(a.value) ||
+          std::holds_alternative<std::vector<std::string>>(a.value))
+        fail(op,
+             fmt::format(
+                 "expected FFI attributes that are bool, int64, double, text or a list of numbers, got another kind as '{}'",
+                 a.name));
     }
     std::vector<Attribute> sorted = call.attributes;
     std::sort(sorted.begin(), sorted.end(), [](const Attribute& a, const Attribute& b) { return a.name < b.name; });
@@ -80,7 +85,8 @@ std::vector<Value> Builder::optimization_barrier(std::span<const Value> xs) {
   return emit(Op::OptimizationBarrier, {xs.begin(), xs.end()}, types_of(xs));
 }
 
-// -- shardings ----------------------------------------------------------------------------------------------------------------
+// -- shardings
+// ----------------------------------------------------------------------------------------------------------------
 
 Sharding Builder::check_sharding(Op op, const Sharding& sharding, const Type& type) const {
   if (std::string fault = sharding_fault(sharding, graph_->mesh(), type.rank()); !fault.empty()) fail(op, fault);
@@ -93,15 +99,19 @@ Value Builder::sharding_constraint(Value x, const Sharding& sharding) {
   return emit(op, {x}, x.type(), {{"sharding", check_sharding(op, sharding, x.type())}});
 }
 
-std::vector<Value> Builder::manual_computation(std::span<const Value> operands, std::span<const Sharding> in, std::span<const Sharding> out,
-                                               std::vector<std::string> manual_axes, const Body& body) {
+std::vector<Value> Builder::manual_computation(std::span<const Value> operands, std::span<const Sharding> in,
+                                               std::span<const Sharding> out, std::vector<std::string> manual_axes,
+                                               const Body& body) {
   constexpr Op op = Op::ManualComputation;
   check_operands(op, operands);
-  if (in.size() != operands.size()) fail(op, fmt::format("expected one sharding an operand, got {} for {}", in.size(), operands.size()));
+  if (in.size() != operands.size())
+    fail(op, fmt::format("expected one sharding an operand, got {} for {}", in.size(), operands.size()));
   if (std::string fault = sharding_fault({{}, manual_axes}, graph_->mesh(), 0); !fault.empty()) fail(op, fault);
   const Mesh& mesh = *graph_->mesh();
   manual_axes = in_mesh_order(std::move(manual_axes), mesh);
-  auto is_manual = [&](const std::string& axis) { return std::find(manual_axes.begin(), manual_axes.end(), axis) != manual_axes.end(); };
+  auto is_manual = [&](const std::string& axis) {
+    return std::find(manual_axes.begin(), manual_axes.end(), axis) != manual_axes.end();
+  };
 
   // By how much the manual axes split each dimension.
   auto factors = [&](const Sharding& sharding) {
@@ -113,7 +123,8 @@ std::vector<Value> Builder::manual_computation(std::span<const Value> operands, 
         if (!is_manual(axis)) {
           free_seen = true;
         } else if (free_seen) {
-          fail(op, fmt::format("expected manual axes in front of the others in each dimension, got {}", sharding.to_string()));
+          fail(op,
+               fmt::format("expected manual axes in front of the others in each dimension, got {}", sharding.to_string()));
         } else {
           size *= axis_size(mesh, axis);
         }
@@ -130,15 +141,16 @@ std::vector<Value> Builder::manual_computation(std::span<const Value> operands, 
     const Dims split = factors(in[i]);
     for (size_t d = 0; d < split.size(); ++d) {
       if (type.dims[d] % split[d])
-        fail(op, fmt::format("expected dimension {} of {} to split into {} equal parts, got sharding {}", d, type.to_string(), split[d],
-                             in[i].to_string()));
+        fail(op, fmt::format("expected dimension {} of {} to split into {} equal parts, got sharding {}", d,
+                             type.to_string(), split[d], in[i].to_string()));
       type.dims[d] /= split[d];
     }
     local.push_back(std::move(type));
   }
   Regions regions(*this);
   std::vector<Type> results = types_of(regions.add(op, local, body).results);
-  if (out.size() != results.size()) fail(op, fmt::format("expected one sharding a result, got {} for {}", out.size(), results.size()));
+  if (out.size() != results.size())
+    fail(op, fmt::format("expected one sharding a result, got {} for {}", out.size(), results.size()));
   for (size_t i = 0; i < results.size(); ++i) {
     out_shardings.push_back(check_sharding(op, out[i], results[i]));
     const Dims split = factors(out[i]);
@@ -151,15 +163,18 @@ std::vector<Value> Builder::manual_computation(std::span<const Value> operands, 
               regions.release());
 }
 
-// -- collectives --------------------------------------------------------------------------------------------------------------
+// -- collectives
+// --------------------------------------------------------------------------------------------------------------
 
 int64_t Builder::check_groups(Op op, const std::vector<Dims>& groups) const {
   std::set<int64_t> seen;
   if (groups.empty() || groups[0].empty()) fail(op, "expected at least one group of devices, got none");
   for (const Dims& group : groups) {
-    if (group.size() != groups[0].size()) fail(op, fmt::format("expected groups of one size, got {} and {} devices", groups[0].size(), group.size()));
+    if (group.size() != groups[0].size())
+      fail(op, fmt::format("expected groups of one size, got {} and {} devices", groups[0].size(), group.size()));
     for (int64_t id : group)
-      if (id < 0 || !seen.insert(id).second) fail(op, fmt::format("expected each device in one group, got {} again or below 0", id));
+      if (id < 0 || !seen.insert(id).second)
+        fail(op, fmt::format("expected each device in one group, got {} again or below 0", id));
   }
   return static_cast<int64_t>(groups[0].size());
 }
@@ -213,7 +228,8 @@ Value Builder::reduce_scatter(Value x, Reduction kind, int64_t dimension, const 
   return emit(op, {x}, std::vector{std::move(type)}, std::move(attributes), regions.release()).front();
 }
 
-Value Builder::all_to_all(Value x, int64_t split_dimension, int64_t concat_dimension, const std::vector<Dims>& groups, int64_t channel) {
+Value Builder::all_to_all(Value x, int64_t split_dimension, int64_t concat_dimension, const std::vector<Dims>& groups,
+                          int64_t channel) {
   constexpr Op op = Op::AllToAll;
   check_operands(op, {x});
   check_axis(op, "a split dimension", split_dimension, x.rank());
@@ -221,7 +237,8 @@ Value Builder::all_to_all(Value x, int64_t split_dimension, int64_t concat_dimen
   const int64_t parts = check_groups(op, groups);
   Type type = x.type();
   if (type.dims[at(split_dimension)] % parts)
-    fail(op, fmt::format("expected dimension {} of {} to split into {} equal parts", split_dimension, type.to_string(), parts));
+    fail(op,
+         fmt::format("expected dimension {} of {} to split into {} equal parts", split_dimension, type.to_string(), parts));
   type.dims[at(split_dimension)] /= parts;
   type.dims[at(concat_dimension)] *= parts;
   std::vector<Attribute> attributes = collective_attributes(groups, channel);

@@ -21,7 +21,8 @@ std::vector<Type> element_types(std::span<const Value> values) {
 // One [low, high] row a dimension.
 Literal padding_literal(const Window& window) {
   Dims pairs;
-  for (size_t i = 0; i < window.padding_low.size(); ++i) pairs.insert(pairs.end(), {window.padding_low[i], window.padding_high[i]});
+  for (size_t i = 0; i < window.padding_low.size(); ++i)
+    pairs.insert(pairs.end(), {window.padding_low[i], window.padding_high[i]});
   return {{DType::S64, {static_cast<int64_t>(window.padding_low.size()), 2}},
           {reinterpret_cast<const char*>(pairs.data()), pairs.size() * sizeof(int64_t)}};
 }
@@ -38,7 +39,8 @@ void Builder::check_reduction(Op op, Reduction kind, DType dtype) const {
   const bool ordered = kind == Reduction::Max || kind == Reduction::Min;
   if (logical && dtype != DType::Pred && !is_integer(dtype))
     fail(op, fmt::format("expected i1 or integer elements to combine by and / or, got {}", hlo_name(dtype)));
-  if (ordered && is_complex(dtype)) fail(op, fmt::format("expected elements with an order to combine by max / min, got {}", hlo_name(dtype)));
+  if (ordered && is_complex(dtype))
+    fail(op, fmt::format("expected elements with an order to combine by max / min, got {}", hlo_name(dtype)));
 }
 
 Value Builder::combine(Reduction kind, Value x, Value y) {
@@ -70,7 +72,8 @@ Value Builder::neutral(Op op, Reduction kind, DType dtype) {
   return emit_constant(splat({dtype, {}}, encode_integer(dtype, ~uint64_t{0})));
 }
 
-// -- sort and reduce --------------------------------------------------------------------------------------------------------
+// -- sort and reduce
+// --------------------------------------------------------------------------------------------------------
 
 std::vector<Value> Builder::sort(std::span<const Value> xs, int64_t dimension, bool stable, const Body& before) {
   constexpr Op op = Op::Sort;
@@ -80,12 +83,14 @@ std::vector<Value> Builder::sort(std::span<const Value> xs, int64_t dimension, b
   std::vector<Type> parameters;
   for (Value x : xs) {
     if (x.dims() != xs[0].dims())
-      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(), x.type().to_string()));
+      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(),
+                           x.type().to_string()));
     parameters.insert(parameters.end(), 2, Type{x.dtype(), {}});
   }
   Regions regions(*this);
   regions.expect(op, "the order", regions.add(op, parameters, before), std::array{Type{DType::Pred, {}}});
-  return emit(op, {xs.begin(), xs.end()}, types_of(xs), {{"dimension", dimension}, {"is_stable", stable}}, regions.release());
+  return emit(op, {xs.begin(), xs.end()}, types_of(xs), {{"dimension", dimension}, {"is_stable", stable}},
+              regions.release());
 }
 
 Value Builder::reduce(Value x, Dims dimensions, Reduction kind) {
@@ -98,7 +103,8 @@ Value Builder::reduce(Value x, Dims dimensions, Reduction kind) {
   return reduce(std::array{x}, std::array{init}, std::move(dimensions), combine_body(kind)).front();
 }
 
-std::vector<Value> Builder::reduce(std::span<const Value> xs, std::span<const Value> init, Dims dimensions, const Body& body) {
+std::vector<Value> Builder::reduce(std::span<const Value> xs, std::span<const Value> init, Dims dimensions,
+                                   const Body& body) {
   constexpr Op op = Op::Reduce;
   check_operands(op, xs);
   check_operands(op, init);
@@ -109,9 +115,11 @@ std::vector<Value> Builder::reduce(std::span<const Value> xs, std::span<const Va
   std::vector<Type> results;
   for (size_t i = 0; i < xs.size(); ++i) {
     if (xs[i].dims() != xs[0].dims())
-      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(), xs[i].type().to_string()));
+      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(),
+                           xs[i].type().to_string()));
     if (init[i].type() != Type{xs[i].dtype(), {}})
-      fail(op, fmt::format("expected an initial value of type {}, got {}", Type{xs[i].dtype(), {}}.to_string(), init[i].type().to_string()));
+      fail(op, fmt::format("expected an initial value of type {}, got {}", Type{xs[i].dtype(), {}}.to_string(),
+                           init[i].type().to_string()));
     Type& type = results.emplace_back(Type{xs[i].dtype(), {}});
     for (int64_t d = 0; d < xs[i].rank(); ++d)
       if (!std::binary_search(dimensions.begin(), dimensions.end(), d)) type.dims.push_back(xs[i].dim(d));
@@ -126,12 +134,14 @@ std::vector<Value> Builder::reduce(std::span<const Value> xs, std::span<const Va
   return emit(op, std::move(operands), std::move(results), {{"dimensions", std::move(dimensions)}}, regions.release());
 }
 
-// -- windows ----------------------------------------------------------------------------------------------------------------
+// -- windows
+// ----------------------------------------------------------------------------------------------------------------
 
 Window Builder::complete(Op op, Window window, size_t rank) const {
   auto fill = [&](auto& entries, auto value, std::string_view what) {
     if (entries.empty()) entries.assign(rank, value);
-    if (entries.size() != rank) fail(op, fmt::format("expected {} {} of the window, one a dimension, got {}", rank, what, entries.size()));
+    if (entries.size() != rank)
+      fail(op, fmt::format("expected {} {} of the window, one a dimension, got {}", rank, what, entries.size()));
   };
   fill(window.size, int64_t{1}, "sizes");
   fill(window.strides, int64_t{1}, "strides");
@@ -142,7 +152,8 @@ Window Builder::complete(Op op, Window window, size_t rank) const {
   fill(window.reversal, false, "reversal flags");
   for (const Dims* entries : {&window.size, &window.strides, &window.base_dilations, &window.window_dilations})
     for (int64_t entry : *entries)
-      if (entry < 1) fail(op, fmt::format("expected sizes, strides and dilations of at least 1, got [{}]", fmt::join(*entries, ", ")));
+      if (entry < 1)
+        fail(op, fmt::format("expected sizes, strides and dilations of at least 1, got [{}]", fmt::join(*entries, ", ")));
   return window;
 }
 
@@ -152,14 +163,15 @@ Dims Builder::window_result(Op op, const Dims& input, const Window& window) cons
     const int64_t padded = dilated(input[i], window.base_dilations[i]) + window.padding_low[i] + window.padding_high[i];
     const int64_t extent = dilated(window.size[i], window.window_dilations[i]);
     if (padded < 0)
-      fail(op, fmt::format("expected padding that leaves at least 0 in dimension {}, got {} + {} + {}", i, window.padding_low[i], input[i],
-                           window.padding_high[i]));
+      fail(op, fmt::format("expected padding that leaves at least 0 in dimension {}, got {} + {} + {}", i,
+                           window.padding_low[i], input[i], window.padding_high[i]));
     result.push_back(padded < extent ? 0 : (padded - extent) / window.strides[i] + 1);
   }
   return result;
 }
 
-std::vector<Value> Builder::reduce_window(std::span<const Value> xs, std::span<const Value> init, const Window& given, const Body& body) {
+std::vector<Value> Builder::reduce_window(std::span<const Value> xs, std::span<const Value> init, const Window& given,
+                                          const Body& body) {
   constexpr Op op = Op::ReduceWindow;
   check_operands(op, xs);
   check_operands(op, init);
@@ -171,9 +183,11 @@ std::vector<Value> Builder::reduce_window(std::span<const Value> xs, std::span<c
   std::vector<Type> results;
   for (size_t i = 0; i < xs.size(); ++i) {
     if (xs[i].dims() != xs[0].dims())
-      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(), xs[i].type().to_string()));
+      fail(op, fmt::format("expected operands of equal dimensions, got {} and {}", xs[0].type().to_string(),
+                           xs[i].type().to_string()));
     if (init[i].type() != Type{xs[i].dtype(), {}})
-      fail(op, fmt::format("expected an initial value of type {}, got {}", Type{xs[i].dtype(), {}}.to_string(), init[i].type().to_string()));
+      fail(op, fmt::format("expected an initial value of type {}, got {}", Type{xs[i].dtype(), {}}.to_string(),
+                           init[i].type().to_string()));
     results.push_back({xs[i].dtype(), dims});
   }
   std::vector<Type> parameters = element_types(xs);
@@ -209,14 +223,16 @@ Value Builder::select_and_scatter(Value x, Value source, Value init, const Windo
     fail(op, "expected a window without dilation and reversal");
   const Type expected{x.dtype(), window_result(op, x.dims(), window)};
   if (source.type() != expected)
-    fail(op, fmt::format("expected a source of type {}, one element a window, got {}", expected.to_string(), source.type().to_string()));
+    fail(op, fmt::format("expected a source of type {}, one element a window, got {}", expected.to_string(),
+                         source.type().to_string()));
   const Type element{x.dtype(), {}};
   if (init.type() != element)
     fail(op, fmt::format("expected an initial value of type {}, got {}", element.to_string(), init.type().to_string()));
   check_reduction(op, Reduction::Max, x.dtype());
   Regions regions(*this);
   const std::array parameters{element, element};
-  regions.add(op, parameters, [&](Builder& b, std::span<const Value> p) { return std::vector{b.compare(p[0], p[1], select)}; });
+  regions.add(op, parameters,
+              [&](Builder& b, std::span<const Value> p) { return std::vector{b.compare(p[0], p[1], select)}; });
   regions.add(op, parameters, combine_body(Reduction::Sum));
   return emit(op, {x, source, init}, std::vector{x.type()},
               {{"window_dimensions", window.size}, {"window_strides", window.strides}, {"padding", padding_literal(window)}},
@@ -224,7 +240,8 @@ Value Builder::select_and_scatter(Value x, Value source, Value init, const Windo
       .front();
 }
 
-// -- control ----------------------------------------------------------------------------------------------------------------
+// -- control
+// ----------------------------------------------------------------------------------------------------------------
 
 std::vector<Value> Builder::while_loop(std::span<const Value> init, const Body& condition, const Body& body) {
   constexpr Op op = Op::While;
@@ -275,7 +292,8 @@ std::vector<Value> Builder::if_else(Value condition, const Thunk& on_true, const
 std::vector<Value> Builder::switch_case(Value index, std::span<const Thunk> branches) {
   constexpr Op op = Op::Case;
   check_operands(op, {index});
-  if (index.type() != Type{DType::S32, {}}) fail(op, fmt::format("expected an index of type tensor<i32>, got {}", index.type().to_string()));
+  if (index.type() != Type{DType::S32, {}})
+    fail(op, fmt::format("expected an index of type tensor<i32>, got {}", index.type().to_string()));
   if (branches.empty()) fail(op, "expected at least one branch, got none");
   Regions regions(*this);
   std::vector<Type> results;

@@ -20,7 +20,8 @@ struct FloatFormat {
 };
 FloatFormat float_format(DType dtype);  // of a float type
 
-// The number in a type's bytes. Floats round to the nearest, ties to even; as in PyTorch, types narrower than F32 round from F32.
+// The number in a type's bytes. Floats round to the nearest, ties to even; as in PyTorch, types narrower than F32 round from
+// F32.
 std::string encode_float(DType dtype, double value);
 std::string encode_complex(DType dtype, std::complex<double> value);
 std::string encode_integer(DType dtype, uint64_t bits);  // the low bytes; Pred: whether it is not zero
@@ -28,8 +29,8 @@ std::string encode_integer(DType dtype, uint64_t bits);  // the low bytes; Pred:
 // Exact.
 double decode_float(DType dtype, const char* bytes);
 std::complex<double> decode_complex(DType dtype, const char* bytes);
-uint64_t decode_bits(DType dtype, const char* bytes);       // of up to eight bytes, zero-extended
-int64_t decode_integer(DType dtype, const char* bytes);     // Pred and integers; U64 wraps
+uint64_t decode_bits(DType dtype, const char* bytes);    // of up to eight bytes, zero-extended
+int64_t decode_integer(DType dtype, const char* bytes);  // Pred and integers; U64 wraps
 
 // Whether an integer (given as itself, or for U64 as its bits) lies in an integer type or Pred.
 bool integer_fits(DType dtype, int64_t value);

@@ -11,7 +11,8 @@ namespace {
 
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-// ---- single elements ----------------------------------------------------------------------------------------------------------
+// ---- single elements
+// ----------------------------------------------------------------------------------------------------------
 
 double least_normal(DType dtype) { return std::ldexp(1.0, 1 - float_format(dtype).bias()); }
 bool is_subnormal(DType dtype, double value) { return value != 0 && std::abs(value) < least_normal(dtype); }
@@ -66,7 +67,8 @@ std::optional<uint64_t> shift(Op op, Integer x, uint64_t amount) {
 
 std::optional<uint64_t> divide(Op op, Integer x, Integer y) {
   if (y.bits == 0 || (x.is_signed() && y.as_signed() == -1)) return std::nullopt;  // overflow belongs to the plugin
-  if (x.is_signed()) return static_cast<uint64_t>(op == Op::Divide ? x.as_signed() / y.as_signed() : x.as_signed() % y.as_signed());
+  if (x.is_signed())
+    return static_cast<uint64_t>(op == Op::Divide ? x.as_signed() / y.as_signed() : x.as_signed() % y.as_signed());
   return op == Op::Divide ? x.bits / y.bits : x.bits % y.bits;
 }
 
@@ -111,12 +113,14 @@ bool integer_compare(std::string_view text, Integer x, Integer y) {  // #stableh
   return !y.less(x);
 }
 
-// ---- whole constants ------------------------------------------------------------------------------------------------------------
+// ---- whole constants
+// ------------------------------------------------------------------------------------------------------------
 
 std::optional<std::string> fold_element(const Node& node, std::span<const Literal* const> operands, size_t index) {
   auto element = [&](size_t i) {
     const Literal& literal = *operands[i];
-    return uniform_element(literal) ? literal.bytes.data() : literal.bytes.data() + index * at(byte_size(literal.type.dtype));
+    return uniform_element(literal) ? literal.bytes.data()
+                                    : literal.bytes.data() + index * at(byte_size(literal.type.dtype));
   };
   const DType dtype = operands[0]->type.dtype;
   const DType result = node.results[0].dtype();
@@ -132,9 +136,10 @@ std::optional<std::string> fold_element(const Node& node, std::span<const Litera
     bits = integer_unary(node.op, x);
   } else {
     const Integer y{dtype, static_cast<uint64_t>(decode_integer(dtype, element(1)))};
-    bits = node.op == Op::Compare
-               ? std::optional<uint64_t>(integer_compare(std::get<RawAttribute>(*node.find("comparison_direction")).text, x, y))
-               : integer_binary(node.op, x, y);
+    bits =
+        node.op == Op::Compare
+            ? std::optional<uint64_t>(integer_compare(std::get<RawAttribute>(*node.find("comparison_direction")).text, x, y))
+            : integer_binary(node.op, x, y);
   }
   return bits ? std::optional(encode_integer(result, *bits)) : std::nullopt;
 }
@@ -214,7 +219,8 @@ std::optional<Literal> fold_concatenate(const Node& node, std::span<const Litera
 Literal canonical(Literal literal) {
   const auto element = at(byte_size(literal.type.dtype));
   std::string& bytes = literal.bytes;
-  if (bytes.size() > element && std::memcmp(bytes.data(), bytes.data() + element, bytes.size() - element) == 0) bytes.resize(element);
+  if (bytes.size() > element && std::memcmp(bytes.data(), bytes.data() + element, bytes.size() - element) == 0)
+    bytes.resize(element);
   return literal;
 }
 
@@ -233,7 +239,8 @@ bool is_lossless(DType from, DType to) {
     return !b.finite_only && a.exponent_bits <= b.exponent_bits && a.mantissa_bits <= b.mantissa_bits;
   }
   const int64_t digits = 8 * byte_size(from) - (is_signed_integer(from) ? 1 : 0);
-  if (is_float(to)) return digits <= float_format(to).mantissa_bits + 1 && digits < (int64_t{1} << (float_format(to).exponent_bits - 1));
+  if (is_float(to))
+    return digits <= float_format(to).mantissa_bits + 1 && digits < (int64_t{1} << (float_format(to).exponent_bits - 1));
   if (is_signed_integer(from) && !is_signed_integer(to)) return false;
   return digits <= 8 * byte_size(to) - (is_signed_integer(to) ? 1 : 0);
 }

@@ -16,8 +16,8 @@ const char* uniform_element(const Literal& literal);
 // Whether every value of `from` is one of `to`, so that converting there and back changes nothing.
 bool is_lossless(DType from, DType to);
 
-// The constant that a node gives whose operands are all constants; nothing when it cannot be known exactly: integer and logical
-// arithmetic, comparisons, select, conversions, and movement of elements.
+// The constant that a node gives whose operands are all constants; nothing when it cannot be known exactly: integer and
+// logical arithmetic, comparisons, select, conversions, and movement of elements.
 std::optional<Literal> fold(const Node& node);
 
 }  // namespace flambeau::hlo

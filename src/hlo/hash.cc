@@ -60,7 +60,9 @@ class RegionComparison {
 
  private:
   bool equal(const Node& a, const Node& b) {
-    if (a.op != b.op || a.attributes != b.attributes || a.regions.size() != b.regions.size() || !same(a.operands, b.operands)) return false;
+    if (a.op != b.op || a.attributes != b.attributes || a.regions.size() != b.regions.size() ||
+        !same(a.operands, b.operands))
+      return false;
     for (size_t i = 0; i < a.regions.size(); ++i)
       if (!equal(*a.regions[i], *b.regions[i])) return false;
     return pair(a.results, b.results);

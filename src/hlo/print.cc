@@ -15,7 +15,8 @@
 namespace flambeau::hlo {
 namespace {
 
-// ---- attributes -------------------------------------------------------------------------------------------------------------
+// ---- attributes
+// -------------------------------------------------------------------------------------------------------------
 
 // Decimal where it reads back exactly, the bit pattern for infinities and NaNs.
 std::string float_text(DType dtype, const char* bytes) {
@@ -68,7 +69,9 @@ struct AttributeText {
   std::string operator()(double v) const { return float_text(DType::F64, reinterpret_cast<const char*>(&v)) + " : f64"; }
   std::string operator()(const std::string& v) const { return quoted(v); }
   std::string operator()(DType v) const { return std::string(hlo_name(v)); }
-  std::string operator()(const Dims& v) const { return fmt::format("array<i64{}{}>", v.empty() ? "" : ": ", fmt::join(v, ", ")); }
+  std::string operator()(const Dims& v) const {
+    return fmt::format("array<i64{}{}>", v.empty() ? "" : ": ", fmt::join(v, ", "));
+  }
   std::string operator()(const std::vector<bool>& v) const {
     std::string out = v.empty() ? "array<i1" : "array<i1: ";
     for (size_t i = 0; i < v.size(); ++i) out += fmt::format("{}{}", i ? ", " : "", static_cast<bool>(v[i]));
@@ -121,7 +124,8 @@ void append_attributes(std::string& out, std::span<const Attribute> attributes) 
   if (!open_group.empty()) out += '>';
 }
 
-// ---- what a signature may say -------------------------------------------------------------------------------------------------
+// ---- what a signature may say
+// -------------------------------------------------------------------------------------------------
 
 void check_sharding(const Graph& graph, std::string_view what, size_t i, const Signature& signature, const Type& type) {
   if (!signature.sharding) return;
@@ -138,18 +142,21 @@ void check_signatures(const Graph& graph) {
     if (!signature.aliasing_output) continue;
     const int64_t output = *signature.aliasing_output;
     if (output < 0 || output >= static_cast<int64_t>(graph.results().size()))
-      raise<InvalidArgument>("[aliasing_output of parameter {}] expected an output in [0, {}), got {}", i, graph.results().size(), output);
+      raise<InvalidArgument>("[aliasing_output of parameter {}] expected an output in [0, {}), got {}", i,
+                             graph.results().size(), output);
     if (graph.results()[static_cast<size_t>(output)].type() != type)
       raise<InvalidArgument>("[aliasing_output of parameter {}] expected an output of type {}, got {}", i, type.to_string(),
                              graph.results()[static_cast<size_t>(output)].type().to_string());
     if (!taken.insert(output).second)
-      raise<InvalidArgument>("[aliasing_output of parameter {}] expected each output to take over one buffer, got output {} again", i, output);
+      raise<InvalidArgument>(
+          "[aliasing_output of parameter {}] expected each output to take over one buffer, got output {} again", i, output);
   }
   for (size_t i = 0; i < graph.results().size(); ++i)
     check_sharding(graph, "result", i, graph.result_signature(i), graph.results()[i].type());
 }
 
-// ---- the program ----------------------------------------------------------------------------------------------------------------
+// ---- the program
+// ----------------------------------------------------------------------------------------------------------------
 
 class Printer {
  public:
@@ -175,13 +182,15 @@ class Printer {
 
   static std::string symbol(std::string_view name) {
     auto plain = [](char c) { return c == '_' || c == '.' || c == '$' || std::isalnum(static_cast<unsigned char>(c)); };
-    const bool bare = !name.empty() && std::all_of(name.begin(), name.end(), plain) && !std::isdigit(static_cast<unsigned char>(name[0]));
+    const bool bare =
+        !name.empty() && std::all_of(name.begin(), name.end(), plain) && !std::isdigit(static_cast<unsigned char>(name[0]));
     return bare ? std::string(name) : quoted(name);
   }
 
   void print_mesh(const Mesh& mesh) {
     out_ += "  sdy.mesh @mesh = <[";
-    for (size_t i = 0; i < mesh.axes.size(); ++i) append("{}{}={}", i ? ", " : "", quoted(mesh.axes[i].name), mesh.axes[i].size);
+    for (size_t i = 0; i < mesh.axes.size(); ++i)
+      append("{}{}={}", i ? ", " : "", quoted(mesh.axes[i].name), mesh.axes[i].size);
     out_ += "]>\n";
   }
 
@@ -205,7 +214,8 @@ class Printer {
 
   void print_signature(const Signature& signature) {
     std::vector<std::string> parts;
-    if (signature.sharding) parts.push_back("sdy.sharding = #sdy.sharding" + in_mesh_order(*signature.sharding, *graph_.mesh()).to_string());
+    if (signature.sharding)
+      parts.push_back("sdy.sharding = #sdy.sharding" + in_mesh_order(*signature.sharding, *graph_.mesh()).to_string());
     if (signature.aliasing_output) parts.push_back(fmt::format("tf.aliasing_output = {} : i32", *signature.aliasing_output));
     if (signature.donor && !signature.aliasing_output) parts.push_back("jax.buffer_donor = true");
     if (!parts.empty()) append(" {{{}}}", fmt::join(parts, ", "));
@@ -321,7 +331,8 @@ std::string literal_text(const Literal& literal) {
   const int64_t count = literal.type.elements();
   const char* next = literal.bytes.data();
   if (count == 0) return "dense<>";
-  if (literal.is_splat()) return fmt::format("dense<{}>", element_text(literal.type.dtype, next));
+  if (static_cast<int64_t>(literal.bytes.size()) == byte_size(literal.type.dtype))
+    return fmt::format("dense<{}>", element_text(literal.type.dtype, next));
   // MLIR packs the bits of i1 in its byte form, in ways that changed over time: always a list.
   if (count > kMostListed && literal.type.dtype != DType::Pred) return fmt::format("dense<{}>", hex_text(literal.bytes));
   std::string out = "dense<";

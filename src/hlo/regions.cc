@@ -111,9 +111,10 @@ void Builder::Regions::close(Op op, Block& region) {
   for_each_use(region, [&](Value& use) {
     if (inside.contains(graph.block_of(use))) return;
     if (!copier.can_copy(use))
-      builder_.fail(op, fmt::format("expected a body that uses its parameters and constants only, got one that uses a {} from "
-                                    "outside; pass it as an operand",
-                                    use.type().to_string()));
+      builder_.fail(op,
+                    fmt::format("expected a body that uses its parameters and constants only, got one that uses a {} from "
+                                "outside; pass it as an operand",
+                                use.type().to_string()));
     use = copier.copy(use);
   });
   auto copies = copier.take();

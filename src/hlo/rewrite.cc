@@ -26,7 +26,8 @@ const Node* defined_by(const Graph& graph, Value value, Op op) {
   return node && node->op == op ? node : nullptr;
 }
 
-// ---- arithmetic -------------------------------------------------------------------------------------------------------------------
+// ---- arithmetic
+// -------------------------------------------------------------------------------------------------------------------
 
 // The element that a constant operand repeats; null for everything else.
 const char* repeated(Value value) {
@@ -39,8 +40,12 @@ bool repeats(Value value, const std::string& element) {
   return bytes && element == std::string_view(bytes, at(byte_size(value.dtype())));
 }
 
-bool repeats_integer(Value value, uint64_t bits) { return !is_float(value.dtype()) && !is_complex(value.dtype()) && repeats(value, encode_integer(value.dtype(), bits)); }
-bool repeats_float(Value value, double number) { return is_float(value.dtype()) && repeats(value, encode_float(value.dtype(), number)); }
+bool repeats_integer(Value value, uint64_t bits) {
+  return !is_float(value.dtype()) && !is_complex(value.dtype()) && repeats(value, encode_integer(value.dtype(), bits));
+}
+bool repeats_float(Value value, double number) {
+  return is_float(value.dtype()) && repeats(value, encode_float(value.dtype(), number));
+}
 bool is_one(Value value) { return value.dtype() != DType::Pred && (repeats_integer(value, 1) || repeats_float(value, 1)); }
 
 // x op y = x for every x, to the bit. For floats x + 0.0 is not: it turns -0.0 into 0.0.
@@ -103,7 +108,8 @@ Value rewrite_select(const Node& node) {
   return condition ? node.operands[*condition ? 1 : 2] : Value();
 }
 
-// ---- conversions ------------------------------------------------------------------------------------------------------------------
+// ---- conversions
+// ------------------------------------------------------------------------------------------------------------------
 
 // Whether A -> C gives the same as A -> B -> C, A -> B being lossless.
 bool skips(DType a, DType b, DType c) {
@@ -128,7 +134,8 @@ Value rewrite_bitcast(const Graph& graph, const Node& node) {
   return inner && inner->operands[0].type() == node.results[0].type() ? inner->operands[0] : Value();
 }
 
-// ---- movement ---------------------------------------------------------------------------------------------------------------------
+// ---- movement
+// ---------------------------------------------------------------------------------------------------------------------
 
 Value rewrite_reshape(const Graph& graph, Node& node) {
   if (const Node* inner = defined_by(graph, node.operands[0], Op::Reshape)) node.operands[0] = inner->operands[0];
@@ -177,7 +184,8 @@ Value rewrite_broadcast(const Graph& graph, Node& node) {
   const Node* inner = graph.definition(node.operands[0]);
   std::optional<Dims> inner_places;
   if (inner && inner->op == Op::BroadcastInDim) inner_places = attribute<Dims>(*inner, "broadcast_dimensions");
-  if (inner && inner->op == Op::Reshape) inner_places = places_in_reshape(inner->operands[0].dims(), inner->results[0].dims());
+  if (inner && inner->op == Op::Reshape)
+    inner_places = places_in_reshape(inner->operands[0].dims(), inner->results[0].dims());
   if (inner_places) {
     for (int64_t& place : *inner_places) place = places[at(place)];
     become(node, Op::BroadcastInDim, {inner->operands[0]}, {{"broadcast_dimensions", std::move(*inner_places)}});
@@ -188,7 +196,8 @@ Value rewrite_broadcast(const Graph& graph, Node& node) {
 }
 
 void become_slice(Node& node, Value x, Dims start, Dims limit, Dims strides) {
-  become(node, Op::Slice, {x}, {{"start_indices", std::move(start)}, {"limit_indices", std::move(limit)}, {"strides", std::move(strides)}});
+  become(node, Op::Slice, {x},
+         {{"start_indices", std::move(start)}, {"limit_indices", std::move(limit)}, {"strides", std::move(strides)}});
 }
 
 // A slice that lies in one piece of a concatenation is a slice of the piece.
@@ -250,8 +259,7 @@ Value rewrite_update(const Node& node) {
 
 Value rewrite_concatenate(Node& node) {
   const auto dimension = attribute<int64_t>(node, "dimension");
-  if (node.results[0].elements() != 0)
-    std::erase_if(node.operands, [&](Value v) { return v.dim(dimension) == 0; });
+  if (node.results[0].elements() != 0) std::erase_if(node.operands, [&](Value v) { return v.dim(dimension) == 0; });
   return node.operands.size() == 1 ? node.operands[0] : Value();
 }
 
@@ -272,18 +280,20 @@ Value rewrite_reverse(const Graph& graph, const Node& node) {
   return inner && attribute<Dims>(*inner, "dimensions") == dimensions ? inner->operands[0] : Value();
 }
 
-// ---- dot_general ------------------------------------------------------------------------------------------------------------------
+// ---- dot_general
+// ------------------------------------------------------------------------------------------------------------------
 
 // Reads one side through its transpose, when the free dimensions keep their order: the result stays as it is.
 void look_through_transpose(const Graph& graph, Node& node, size_t side) {
   const Node* transpose = defined_by(graph, node.operands[side], Op::Transpose);
   if (!transpose) return;
   const Dims& permutation = attribute<Dims>(*transpose, "permutation");
-  Dims* batch = std::get_if<Dims>(&node.attributes[side].value);             // lhs, rhs batching
-  Dims* contracting = std::get_if<Dims>(&node.attributes[2 + side].value);   // lhs, rhs contracting
+  Dims* batch = std::get_if<Dims>(&node.attributes[side].value);            // lhs, rhs batching
+  Dims* contracting = std::get_if<Dims>(&node.attributes[2 + side].value);  // lhs, rhs contracting
   Dims free;
   for (size_t d = 0; d < permutation.size(); ++d)
-    if (!contains(*batch, static_cast<int64_t>(d)) && !contains(*contracting, static_cast<int64_t>(d))) free.push_back(permutation[d]);
+    if (!contains(*batch, static_cast<int64_t>(d)) && !contains(*contracting, static_cast<int64_t>(d)))
+      free.push_back(permutation[d]);
   if (!std::is_sorted(free.begin(), free.end())) return;
   for (Dims* dims : {batch, contracting})
     for (int64_t& d : *dims) d = permutation[at(d)];

@@ -7,8 +7,8 @@
 
 namespace flambeau::hlo {
 
-// Simplifies one node whose operands are simplified already. It may change the node in place (never its results' types), to use
-// values that its operands are made of. A value means: the node's only result is this one, the node is not needed.
+// Simplifies one node whose operands are simplified already. It may change the node in place (never its results' types), to
+// use values that its operands are made of. A value means: the node's only result is this one, the node is not needed.
 Value rewrite(Graph& graph, Node& node);
 
 // An attribute that the builder always gives.

@@ -10,11 +10,14 @@
 namespace flambeau::hlo {
 namespace {
 
-// ---- forwards -----------------------------------------------------------------------------------------------------------------
+// ---- forwards
+// -----------------------------------------------------------------------------------------------------------------
 
 // Barriers exist to keep equal computations apart; calls and communication may do more than give a value.
 bool may_merge(const Node& node) {
-  if (node.results.empty() || node.op == Op::OptimizationBarrier || node.op == Op::CustomCall || node.op == Op::ManualComputation) return false;
+  if (node.results.empty() || node.op == Op::OptimizationBarrier || node.op == Op::CustomCall ||
+      node.op == Op::ManualComputation)
+    return false;
   if (node.op > Op::ShardingConstraint) return false;
   return node.regions.empty() || has_closed_regions(node.op);
 }
@@ -30,7 +33,8 @@ uint64_t hash_of(const Node& node) {
 }
 
 bool equal(const Node& a, const Node& b) {
-  if (a.op != b.op || a.operands != b.operands || a.attributes != b.attributes || a.results.size() != b.results.size()) return false;
+  if (a.op != b.op || a.operands != b.operands || a.attributes != b.attributes || a.results.size() != b.results.size())
+    return false;
   for (size_t i = 0; i < a.results.size(); ++i)
     if (a.results[i].type() != b.results[i].type()) return false;
   for (size_t i = 0; i < a.regions.size(); ++i)
@@ -95,7 +99,8 @@ class Forward {
   Graph& graph_;
 };
 
-// ---- backwards ----------------------------------------------------------------------------------------------------------------
+// ---- backwards
+// ----------------------------------------------------------------------------------------------------------------
 
 class Backward {
  public:
