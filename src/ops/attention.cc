@@ -1,8 +1,8 @@
 // Scaled dot product attention, forward and backward (aten::_scaled_dot_product_fused_attention_overrideable).
 //
-// query [B, H, L, D], key [B, K, S, D], value [B, K, S, E]; H is a multiple of K: head h reads key head h / (H / K). Scores and
-// softmax statistics are float32; a row without an allowed key gives zeros. The backward pass makes the probabilities again
-// from logsumexp [B, H, L] (FlashAttention-2, Dao 2023), and a dropout mask again from the saved stream position.
+// query [B, H, L, D], key [B, K, S, D], value [B, K, S, E]; H is a multiple of K: head h reads key head h / (H / K). Scores
+// and softmax statistics are float32; a row without an allowed key gives zeros. The backward pass makes the probabilities
+// again from logsumexp [B, H, L] (FlashAttention-2, Dao 2023), and a dropout mask again from the saved stream position.
 #include <cmath>
 #include <limits>
 
@@ -20,8 +20,8 @@ using hlo::DotDims;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Shapes, checked, and products over [B, K, rows, columns]: the query heads of a key head are rows of one matrix, so that grouped
-// heads cost no copies of keys and values, and their gradients come out summed.
+// Shapes, checked, and products over [B, K, rows, columns]: the query heads of a key head are rows of one matrix, so that
+// grouped heads cost no copies of keys and values, and their gradients come out summed.
 struct Attention {
   int64_t batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   DType dtype, compute;
@@ -29,18 +29,25 @@ struct Attention {
 
   Attention(Value query, Value key, Value value, std::optional<double> given_scale) {
     for (Value x : {query, key, value})
-      if (x.rank() != 4) raise<InvalidArgument>("[scaled_dot_product_attention] expected 4-D query, key and value, got shape {}", shape_text(x.dims()));
+      if (x.rank() != 4)
+        raise<InvalidArgument>("[scaled_dot_product_attention] expected 4-D query, key and value, got shape {}",
+                               shape_text(x.dims()));
     batch = query.dim(0), heads = query.dim(1), queries = query.dim(2), head_dim = query.dim(3);
     kv_heads = key.dim(1), keys = key.dim(2), value_dim = value.dim(3);
     dtype = query.dtype(), compute = compute_type(dtype);
-    bool fits = key.dims() == Dims{batch, kv_heads, keys, head_dim} && value.dims() == Dims{batch, kv_heads, keys, value_dim} &&
-                kv_heads > 0 && heads % kv_heads == 0;
+    bool fits = key.dims() == Dims{batch, kv_heads, keys, head_dim} &&
+                value.dims() == Dims{batch, kv_heads, keys, value_dim} && kv_heads > 0 && heads % kv_heads == 0;
     if (!fits)
-      raise<InvalidArgument>("[scaled_dot_product_attention] expected key and value of query's batch and head size, with a number of heads that "
-                             "divides query's; got query {}, key {}, value {}", shape_text(query.dims()), shape_text(key.dims()), shape_text(value.dims()));
+      raise<InvalidArgument>(
+          "[scaled_dot_product_attention] expected key and value of query's batch and head size, with a number of heads "
+          "that "
+          "divides query's; got query {}, key {}, value {}",
+          shape_text(query.dims()), shape_text(key.dims()), shape_text(value.dims()));
     if (!is_float(dtype) || key.dtype() != dtype || value.dtype() != dtype)
-      raise<InvalidArgument>("Expected query, key, and value to have the same dtype, but got query.dtype: {} key.dtype: {} and value.dtype: {} instead.",
-                             torch_name(dtype), torch_name(key.dtype()), torch_name(value.dtype()));
+      raise<InvalidArgument>(
+          "Expected query, key, and value to have the same dtype, but got query.dtype: {} key.dtype: {} and value.dtype: {} "
+          "instead.",
+          torch_name(dtype), torch_name(key.dtype()), torch_name(value.dtype()));
     scale = given_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
   }
 
@@ -75,7 +82,8 @@ struct Attention {
     Value never = filled(b, compute, -kInfinity, score_dims());
     if (bias) {
       if (broadcast_dims(bias->dims(), score_dims()) != score_dims())
-        raise<InvalidArgument>("[scaled_dot_product_attention] expected a bias that broadcasts to {}, got {}", shape_text(score_dims()), shape_text(bias->dims()));
+        raise<InvalidArgument>("[scaled_dot_product_attention] expected a bias that broadcasts to {}, got {}",
+                               shape_text(score_dims()), shape_text(bias->dims()));
       Value wide = bias->dtype() == DType::Pred ? *bias : convert(b, *bias, compute);
       wide = b.broadcast(wide, score_dims());
       s = bias->dtype() == DType::Pred ? b.select(wide, s, never) : b.add(s, wide);
@@ -103,10 +111,10 @@ void check_dropout(double p) {
   if (!(p >= 0 && p <= 1)) raise<InvalidArgument>("dropout probability has to be between 0 and 1, but got {}", p);
 }
 
-// (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask). The two integers are the
-// caller's: L and S. The stream position (rank-0 S64, same bits) is given with dropout only, the other tensors never.
-std::vector<Value> attention(Builder& b, Value query, Value key, Value value, std::optional<Value> bias, double dropout_p, bool is_causal,
-                             bool, std::optional<double> scale, const Random& random) {
+// (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask). The two integers are
+// the caller's: L and S. The stream position (rank-0 S64, same bits) is given with dropout only, the other tensors never.
+std::vector<Value> attention(Builder& b, Value query, Value key, Value value, std::optional<Value> bias, double dropout_p,
+                             bool is_causal, bool, std::optional<double> scale, const Random& random) {
   check_dropout(dropout_p);
   Attention a(query, key, value, scale);
   Value s = a.scores(b, query, key, bias, is_causal);
@@ -136,9 +144,10 @@ Value summed_to(Builder& b, Value x, const Dims& dims) {
   return b.reshape(sum(b, x, axes), dims);
 }
 
-std::array<Value, 4> attention_backward(Builder& b, Value grad, Value query, Value key, Value value, std::optional<Value> bias, Dims mask,
-                                        Value out, Value logsumexp, std::optional<Value>, std::optional<Value>, int64_t, int64_t,
-                                        double dropout_p, bool is_causal, std::optional<Value> seed, std::optional<Value> offset,
+std::array<Value, 4> attention_backward(Builder& b, Value grad, Value query, Value key, Value value,
+                                        std::optional<Value> bias, Dims mask, Value out, Value logsumexp,
+                                        std::optional<Value>, std::optional<Value>, int64_t, int64_t, double dropout_p,
+                                        bool is_causal, std::optional<Value> seed, std::optional<Value> offset,
                                         std::optional<double> scale) {
   check_dropout(dropout_p);
   Attention a(query, key, value, scale);
@@ -147,7 +156,9 @@ std::array<Value, 4> attention_backward(Builder& b, Value grad, Value query, Val
   Value dp = a.against_keys(b, grad, value);
   Value dropped = p;
   if (dropout_p > 0) {
-    if (!seed || !offset) raise<InvalidArgument>("[scaled_dot_product_attention] the backward pass of dropout needs philox_seed and philox_offset");
+    if (!seed || !offset)
+      raise<InvalidArgument>(
+          "[scaled_dot_product_attention] the backward pass of dropout needs philox_seed and philox_offset");
     Random random{b.bitcast_convert(*seed, DType::U64), b.bitcast_convert(*offset, DType::U64)};
     Value factor = dropout_factor(b, random, dropout_p, a.score_dims(), a.compute);
     dropped = b.multiply(p, factor);
@@ -159,7 +170,8 @@ std::array<Value, 4> attention_backward(Builder& b, Value grad, Value query, Val
   if (wanted(mask, 0)) grads[0] = convert(b, times(b, a.over_keys(b, ds, key), a.scale), a.dtype);
   if (wanted(mask, 1)) grads[1] = convert(b, times(b, a.over_queries(b, ds, query), a.scale), a.dtype);
   if (wanted(mask, 2)) grads[2] = convert(b, a.over_queries(b, dropped, grad), a.dtype);
-  if (wanted(mask, 3) && bias && is_float(bias->dtype())) grads[3] = convert(b, summed_to(b, ds, bias->dims()), bias->dtype());
+  if (wanted(mask, 3) && bias && is_float(bias->dtype()))
+    grads[3] = convert(b, summed_to(b, ds, bias->dims()), bias->dtype());
   return grads;
 }
 

@@ -1,4 +1,5 @@
-// Conditions on data that PyTorch raises for and that a program can only compute: an index out of range, a negative probability.
+// Conditions on data that PyTorch raises for and that a program can only compute: an index out of range, a negative
+// probability.
 //
 // A lowering says check(b, all_ok, message). It costs nothing unless someone who builds a program listens:
 //

@@ -1,5 +1,5 @@
-// Reading by index: rows (index_select, embedding), elements along a dimension (gather), NumPy's indexing (index.Tensor); and
-// the writes that mirror NumPy's indexing (index_put). Other writes by index are in scatter.cc.
+// Reading by index: rows (index_select, embedding), elements along a dimension (gather), NumPy's indexing (index.Tensor);
+// and the writes that mirror NumPy's indexing (index_put). Other writes by index are in scatter.cc.
 //
 // An index out of range is reported through check(); without a listener reads clamp it and writes drop it, as XLA does.
 #include <algorithm>
@@ -26,9 +26,12 @@ Value take_rows(Builder& b, Value x, int64_t dim, Value index) {
 Value index_select(Builder& b, Value self, int64_t dim, Value index) {
   dim = wrap_dim(dim, self.rank());
   require_index("index_select", index);
-  if (index.rank() > 1) raise<InvalidArgument>("index_select(): Index is supposed to be a vector, but got dim: {} with type: {}", index.rank(), torch_name(index.dtype()));
+  if (index.rank() > 1)
+    raise<InvalidArgument>("index_select(): Index is supposed to be a vector, but got dim: {} with type: {}", index.rank(),
+                           torch_name(index.dtype()));
   if (self.rank() == 0) {
-    if (index.elements() != 1) raise<InvalidArgument>("index_select(): Index to scalar can have only 1 value, got {} value(s)", index.elements());
+    if (index.elements() != 1)
+      raise<InvalidArgument>("index_select(): Index to scalar can have only 1 value, got {} value(s)", index.elements());
     check_index(b, index, 1, "index out of range in self");
     return self;
   }
@@ -44,11 +47,13 @@ Value embedding(Builder& b, Value weight, Value indices, int64_t, bool, bool spa
   return take_rows(b, weight, 0, indices);
 }
 
-Value embedding_dense_backward(Builder& b, Value grad, Value indices, int64_t num_weights, int64_t padding_idx, bool scale_by_freq) {
+Value embedding_dense_backward(Builder& b, Value grad, Value indices, int64_t num_weights, int64_t padding_idx,
+                               bool scale_by_freq) {
   require_index("embedding_backward", indices);
   int64_t count = indices.elements(), width = grad.dims().back();
   if (grad.elements() != count * width)
-    raise<InvalidArgument>("[embedding_backward] expected a gradient of {} rows, got shape {}", count, shape_text(grad.dims()));
+    raise<InvalidArgument>("[embedding_backward] expected a gradient of {} rows, got shape {}", count,
+                           shape_text(grad.dims()));
   DType t = compute_type(grad.dtype());
   Value updates = convert(b, b.reshape(grad, {count, width}), t);
   Value rows = b.reshape(indices, {count});
@@ -63,7 +68,8 @@ Value embedding_dense_backward(Builder& b, Value grad, Value indices, int64_t nu
   return convert(b, add_rows(b, zeros(b, t, {num_weights, width}), 0, rows, updates), grad.dtype());
 }
 
-// ---- elements -------------------------------------------------------------------------------------------------------------
+// ---- elements
+// -------------------------------------------------------------------------------------------------------------
 
 Value gather(Builder& b, Value self, int64_t dim, Value index, bool sparse_grad) {
   if (sparse_grad) raise<NotImplemented>("[gather] sparse gradients are not supported; use sparse_grad=False");
@@ -75,20 +81,23 @@ Value gather(Builder& b, Value self, int64_t dim, Value index, bool sparse_grad)
   Dims limit = replaced(i.dims(), dim, x.dim(dim));
   for (int64_t d = 0; d < x.rank(); ++d)
     if (i.dim(d) > x.dim(d) && d != dim)
-      raise<InvalidArgument>("Size does not match at dimension {} expected index {} to be no larger than self {} apart from dimension {}",
-                             d, shape_text(i.dims()), shape_text(x.dims()), dim);
+      raise<InvalidArgument>(
+          "Size does not match at dimension {} expected index {} to be no larger than self {} apart from dimension {}", d,
+          shape_text(i.dims()), shape_text(x.dims()), dim);
   check_index(b, i, x.dim(dim), fmt::format("index is out of bounds for dimension {} with size {}", dim, x.dim(dim)));
   if (limit != x.dims()) x = b.slice(x, Dims(limit.size(), 0), limit);
   return b.reshape(take_along(b, x, dim, i), index.dims());
 }
 
 Value take(Builder& b, Value self, Value index) {
-  if (index.dtype() != DType::S64) raise<InvalidArgument>("take(): Expected a long tensor for index, but got {}", torch_name(index.dtype()));
+  if (index.dtype() != DType::S64)
+    raise<InvalidArgument>("take(): Expected a long tensor for index, but got {}", torch_name(index.dtype()));
   check_index(b, index, self.elements(), "index out of range: tried to access a tensor by a flat index", true);
   return take_rows(b, b.reshape(self, {self.elements()}), 0, wrap_index(b, index, self.elements()));
 }
 
-// ---- NumPy's indexing -------------------------------------------------------------------------------------------------------
+// ---- NumPy's indexing
+// -------------------------------------------------------------------------------------------------------
 
 using Indices = std::vector<std::optional<Value>>;
 
@@ -122,11 +131,13 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
   for (int64_t d : a.indexed) {
     Value i = *indices[static_cast<size_t>(d)];
     if (i.dtype() == DType::Pred || i.dtype() == DType::U8)
-      raise<NotImplemented>("[index] a mask selects as many elements as it has true ones, and programs have fixed shapes; use "
-                            "torch.where(mask, x, y), or move the mask to the CPU and index with mask.nonzero()");
+      raise<NotImplemented>(
+          "[index] a mask selects as many elements as it has true ones, and programs have fixed shapes; use "
+          "torch.where(mask, x, y), or move the mask to the CPU and index with mask.nonzero()");
     if (i.dtype() != DType::S32 && i.dtype() != DType::S64)
       raise<InvalidArgument>("tensors used as indices must be long, int, byte or bool tensors");
-    check_index(b, i, self.dim(d), fmt::format("index is out of bounds for dimension {} with size {}", d, self.dim(d)), true);
+    check_index(b, i, self.dim(d), fmt::format("index is out of bounds for dimension {} with size {}", d, self.dim(d)),
+                true);
     parts.push_back(wrap_index(b, b.convert(i, DType::S64), self.dim(d)));
     a.batch = broadcast_dims(a.batch, i.dims());
   }
@@ -158,8 +169,9 @@ Value put_masked(Builder& b, Value self, Value mask, int64_t first, Value value,
   Dims covered = range(mask.rank());
   for (int64_t& d : covered) {
     if (d + first >= self.rank() || mask.dim(d) != self.dim(d + first))
-      raise<InvalidArgument>("The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}",
-                             shape_text(mask.dims()), d, shape_text(self.dims()), d + first);
+      raise<InvalidArgument>(
+          "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}",
+          shape_text(mask.dims()), d, shape_text(self.dims()), d + first);
     d += first;
   }
   Value where = b.broadcast_in_dim(convert(b, mask, DType::Pred), self.dims(), covered);
@@ -169,8 +181,9 @@ Value put_masked(Builder& b, Value self, Value mask, int64_t first, Value value,
 
 Value index_put(Builder& b, Value self, Indices indices, Value values, bool accumulate) {
   if (self.dtype() != values.dtype())
-    raise<InvalidArgument>("Index put requires the source and destination dtypes match, got {} for the destination and {} for the source.",
-                           torch_name(self.dtype()), torch_name(values.dtype()));
+    raise<InvalidArgument>(
+        "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source.",
+        torch_name(self.dtype()), torch_name(values.dtype()));
   auto given = [](const std::optional<Value>& i) { return i.has_value(); };
   auto first = std::find_if(indices.begin(), indices.end(), given);
   bool alone = std::count_if(indices.begin(), indices.end(), given) == 1;

@@ -48,7 +48,8 @@ Value log_softmax(Builder& b, Value x, int64_t dim, bool half_to_float) {
 
 void check_backward(Value grad, Value output) {
   if (grad.dims() != output.dims())
-    raise<InvalidArgument>("expected grad and output of one shape, got {} and {}", shape_text(grad.dims()), shape_text(output.dims()));
+    raise<InvalidArgument>("expected grad and output of one shape, got {} and {}", shape_text(grad.dims()),
+                           shape_text(output.dims()));
 }
 
 Value softmax_backward(Builder& b, Value grad, Value output, int64_t dim, DType input_dtype) {
@@ -69,7 +70,8 @@ Value log_softmax_backward(Builder& b, Value grad, Value output, int64_t dim, DT
   return b.reshape(convert(b, dx, input_dtype), grad.dims());
 }
 
-// ---- reductions of losses -------------------------------------------------------------------------------------------------
+// ---- reductions of losses
+// -------------------------------------------------------------------------------------------------
 
 enum LossReduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
@@ -103,7 +105,8 @@ Value elementwise_backward(Builder& b, Value grad, Value self, Value target, int
   return convert(b, b.multiply(derivative(xs[0], xs[1]), g), result);
 }
 
-// ---- regression -----------------------------------------------------------------------------------------------------------
+// ---- regression
+// -----------------------------------------------------------------------------------------------------------
 
 Value mse_loss(Builder& b, Value self, Value target, int64_t reduction) {
   return elementwise_loss(b, self, target, reduction, [&](Value x, Value y) {
@@ -154,12 +157,12 @@ Value huber_loss(Builder& b, Value self, Value target, int64_t reduction, double
                           [&](Value x, Value y) { return rounded_corner(b, b.subtract(x, y), delta, 1, delta); });
 }
 Value huber_loss_backward(Builder& b, Value grad, Value self, Value target, int64_t reduction, double delta) {
-  return elementwise_backward(b, grad, self, target, reduction, [&](Value x, Value y) {
-    return rounded_corner_slope(b, b.subtract(x, y), delta, 1, delta);
-  });
+  return elementwise_backward(b, grad, self, target, reduction,
+                              [&](Value x, Value y) { return rounded_corner_slope(b, b.subtract(x, y), delta, 1, delta); });
 }
 
-// ---- binary cross entropy ---------------------------------------------------------------------------------------------------
+// ---- binary cross entropy
+// ---------------------------------------------------------------------------------------------------
 
 Value weighted(Builder& b, Value loss, const std::optional<Value>& weight) {
   return weight ? b.multiply(loss, b.broadcast(convert(b, *weight, loss.dtype()), loss.dims())) : loss;
@@ -167,8 +170,10 @@ Value weighted(Builder& b, Value loss, const std::optional<Value>& weight) {
 
 Value binary_cross_entropy(Builder& b, Value self, Value target, std::optional<Value> weight, int64_t reduction) {
   if (self.dims() != target.dims())
-    raise<InvalidArgument>("Using a target size ({}) that is different to the input size ({}) is deprecated. Please ensure they "
-                           "have the same size.", shape_text(target.dims()), shape_text(self.dims()));
+    raise<InvalidArgument>(
+        "Using a target size ({}) that is different to the input size ({}) is deprecated. Please ensure they "
+        "have the same size.",
+        shape_text(target.dims()), shape_text(self.dims()));
   Value x = as_compute(b, self), y = convert(b, target, x.dtype());
   if (checks_wanted())
     check(b, b.logical_and(compare_with(b, x, 0, Comparison::GE), compare_with(b, x, 1, Comparison::LE)),
@@ -203,7 +208,8 @@ Value binary_cross_entropy_with_logits(Builder& b, Value self, Value target, std
   return reduced(b, weighted(b, loss, weight), reduction, result);
 }
 
-// ---- negative log likelihood ------------------------------------------------------------------------------------------------
+// ---- negative log likelihood
+// ------------------------------------------------------------------------------------------------
 
 // Class scores [N, C, ...] (or [C]) with targets [N, ...] (or []): one target a position.
 struct Targets {
@@ -221,8 +227,9 @@ Targets read_targets(Builder& b, Value self, Value target, const std::optional<V
     raise<InvalidArgument>("expected scalar type Long or Byte but found {}", torch_name(target.dtype()));
   int64_t classes = self.dim(axis);
   if (weight && weight->dims() != Dims{classes})
-    raise<InvalidArgument>("weight tensor should be defined either for all {} classes or no classes but got weight tensor of shape: {}",
-                           classes, shape_text(weight->dims()));
+    raise<InvalidArgument>(
+        "weight tensor should be defined either for all {} classes or no classes but got weight tensor of shape: {}",
+        classes, shape_text(weight->dims()));
   Dims dims = replaced(self.dims(), axis, 1);
   Value t = b.reshape(b.convert(target, DType::S64), dims);
   Value ignored = b.compare(t, b.broadcast(b.constant(DType::S64, ignore_index), dims), Comparison::EQ);
@@ -250,7 +257,8 @@ std::array<Value, 2> nll_loss_forward(Builder& b, Value self, Value target, std:
   return {convert(b, total, self.dtype()), convert(b, total_weight, self.dtype())};
 }
 
-// Written as a comparison with an iota, not as a scatter: it fuses into what follows (log_softmax's backward) and costs one pass.
+// Written as a comparison with an iota, not as a scatter: it fuses into what follows (log_softmax's backward) and costs one
+// pass.
 Value nll_loss_backward(Builder& b, Value grad, Value self, Value target, std::optional<Value> weight, int64_t reduction,
                         int64_t ignore_index, Value total_weight) {
   Targets targets = read_targets(b, self, target, weight, ignore_index);
@@ -268,9 +276,12 @@ Value nll_loss_backward(Builder& b, Value grad, Value self, Value target, std::o
 }
 
 void check_2d(Value self, Value target) {
-  if (self.rank() != 4) raise<InvalidArgument>("only batches of spatial inputs supported (4D tensors), but got input of size: {}", shape_text(self.dims()));
+  if (self.rank() != 4)
+    raise<InvalidArgument>("only batches of spatial inputs supported (4D tensors), but got input of size: {}",
+                           shape_text(self.dims()));
   if (target.rank() != 3)
-    raise<InvalidArgument>("only batches of spatial targets supported (3D tensors) but got targets of dimension: {}", target.rank());
+    raise<InvalidArgument>("only batches of spatial targets supported (3D tensors) but got targets of dimension: {}",
+                           target.rank());
 }
 std::array<Value, 2> nll_loss2d_forward(Builder& b, Value self, Value target, std::optional<Value> weight, int64_t reduction,
                                         int64_t ignore_index) {

@@ -9,7 +9,8 @@ namespace {
 using hlo::DotDims;
 
 void require_rank(std::string_view name, Value x, int64_t rank, std::string_view kind) {
-  if (x.rank() != rank) raise<InvalidArgument>("{} must be a {}, got a tensor of shape {}", name, kind, shape_text(x.dims()));
+  if (x.rank() != rank)
+    raise<InvalidArgument>("{} must be a {}, got a tensor of shape {}", name, kind, shape_text(x.dims()));
 }
 
 void require_same_dtype(Value x, Value y, std::string_view what = "expected m1 and m2 to have the same dtype") {
@@ -27,7 +28,8 @@ Value matrices(Builder& b, Value x, Value y) {
   require_rank("self", x, 2, "matrix");
   require_rank("mat2", y, 2, "matrix");
   if (x.dim(1) != y.dim(0))
-    raise<InvalidArgument>("mat1 and mat2 shapes cannot be multiplied ({} and {})", matrix_text(x.dims()), matrix_text(y.dims()));
+    raise<InvalidArgument>("mat1 and mat2 shapes cannot be multiplied ({} and {})", matrix_text(x.dims()),
+                           matrix_text(y.dims()));
   require_same_dtype(x, y);
   return product(b, x, y, {{}, {}, {1}, {0}});
 }
@@ -36,8 +38,8 @@ Value batches(Builder& b, Value x, Value y) {
   require_rank("batch1", x, 3, "3D tensor");
   require_rank("batch2", y, 3, "3D tensor");
   if (x.dim(0) != y.dim(0) || x.dim(2) != y.dim(1))
-    raise<InvalidArgument>("Expected size for first two dimensions of batch2 tensor to be: [{}, {}] but got: [{}, {}].", x.dim(0),
-                           x.dim(2), y.dim(0), y.dim(1));
+    raise<InvalidArgument>("Expected size for first two dimensions of batch2 tensor to be: [{}, {}] but got: [{}, {}].",
+                           x.dim(0), x.dim(2), y.dim(0), y.dim(1));
   require_same_dtype(x, y, "expected scalar types of batch1 and batch2 to be the same");
   return product(b, x, y, {{0}, {0}, {2}, {1}});
 }
@@ -48,8 +50,9 @@ Value combine(Builder& b, Value self, Value product, const Scalar& beta, const S
   Value result = scaled(product, alpha);
   if (!beta.is(0)) {
     if (broadcast_dims(self.dims(), product.dims()) != product.dims())
-      raise<InvalidArgument>("The expanded size of the tensor must match the existing size.  Target sizes: {}.  Tensor sizes: {}",
-                             shape_text(product.dims()), shape_text(self.dims()));
+      raise<InvalidArgument>(
+          "The expanded size of the tensor must match the existing size.  Target sizes: {}.  Tensor sizes: {}",
+          shape_text(product.dims()), shape_text(self.dims()));
     Value bias = scaled(convert(b, self, product.dtype()), beta);
     if (!beta.known) {
       Value none = compare_with(b, scalar_like(b, bias, beta), 0, hlo::Comparison::EQ);
@@ -62,7 +65,8 @@ Value combine(Builder& b, Value self, Value product, const Scalar& beta, const S
 
 void require_self_dtype(Value self, DType dtype) {
   if (self.dtype() != dtype)
-    raise<InvalidArgument>("self and mat2 must have the same dtype, but got {} and {}", torch_name(self.dtype()), torch_name(dtype));
+    raise<InvalidArgument>("self and mat2 must have the same dtype, but got {} and {}", torch_name(self.dtype()),
+                           torch_name(dtype));
 }
 
 DType checked_out(Value x, DType out) {
@@ -111,7 +115,8 @@ Value matrix_vector(Builder& b, std::string_view input, Value matrix, Value vect
   if (matrix.rank() != 2 || vector.rank() != 1)
     raise<InvalidArgument>("vector + matrix @ vector expected, got {}, {}, {}", input, matrix.rank(), vector.rank());
   if (matrix.dim(1) != vector.dim(0))
-    raise<InvalidArgument>("size mismatch, got input ({}), mat ({}), vec ({})", input, matrix_text(matrix.dims()), vector.dim(0));
+    raise<InvalidArgument>("size mismatch, got input ({}), mat ({}), vec ({})", input, matrix_text(matrix.dims()),
+                           vector.dim(0));
   require_same_dtype(matrix, vector, "expected mat and vec to have the same dtype");
   return product(b, matrix, vector, {{}, {}, {1}, {0}});
 }
@@ -147,9 +152,10 @@ Value inner_product(Builder& b, std::string_view op, Value x, Value y) {
     raise<InvalidArgument>("1D tensors expected, but got {}D and {}D tensors", x.rank(), y.rank());
   require_same_dtype(x, y, fmt::format("{} : expected both vectors to have same dtype", op));
   if (x.dim(0) != y.dim(0))
-    raise<InvalidArgument>("inconsistent tensor size, expected tensor [{}] and src [{}] to have the same number of elements, but "
-                           "got {} and {} elements respectively",
-                           x.dim(0), y.dim(0), x.dim(0), y.dim(0));
+    raise<InvalidArgument>(
+        "inconsistent tensor size, expected tensor [{}] and src [{}] to have the same number of elements, but "
+        "got {} and {} elements respectively",
+        x.dim(0), y.dim(0), x.dim(0), y.dim(0));
   return convert(b, product(b, x, y, {{}, {}, {0}, {0}}), x.dtype());
 }
 
@@ -160,20 +166,13 @@ Value vdot(Builder& b, Value x, Value y) {
 }
 
 constexpr Row kRows[] = {
-    row("aten::mm", lower<&mm>()),
-    row("aten::mm.dtype", lower<&mm_dtype>()),
-    row("aten::bmm", lower<&bmm>()),
-    row("aten::bmm.dtype", lower<&bmm_dtype>()),
-    row("aten::addmm", lower<&addmm>()),
-    row("aten::addmm.dtype", lower<&addmm_dtype>()),
-    row("aten::baddbmm", lower<&baddbmm>()),
-    row("aten::baddbmm.dtype", lower<&baddbmm_dtype>()),
-    row("aten::addbmm", lower<&addbmm>()),
-    row("aten::mv", lower<&mv>()),
-    row("aten::addmv", lower<&addmv>()),
-    row("aten::addr", lower<&addr>()),
-    row("aten::dot", lower<&dot>()),
-    row("aten::vdot", lower<&vdot>()),
+    row("aten::mm", lower<&mm>()),           row("aten::mm.dtype", lower<&mm_dtype>()),
+    row("aten::bmm", lower<&bmm>()),         row("aten::bmm.dtype", lower<&bmm_dtype>()),
+    row("aten::addmm", lower<&addmm>()),     row("aten::addmm.dtype", lower<&addmm_dtype>()),
+    row("aten::baddbmm", lower<&baddbmm>()), row("aten::baddbmm.dtype", lower<&baddbmm_dtype>()),
+    row("aten::addbmm", lower<&addbmm>()),   row("aten::mv", lower<&mv>()),
+    row("aten::addmv", lower<&addmv>()),     row("aten::addr", lower<&addr>()),
+    row("aten::dot", lower<&dot>()),         row("aten::vdot", lower<&vdot>()),
 };
 
 }  // namespace

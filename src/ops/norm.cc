@@ -24,8 +24,9 @@ struct Trailing {
   Trailing(Value input, const Dims& normalized_shape) : dims(input.dims()) {
     int64_t rank = input.rank(), count = static_cast<int64_t>(normalized_shape.size());
     if (count == 0)
-      raise<InvalidArgument>("Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
-                             "normalized_shape = []");
+      raise<InvalidArgument>(
+          "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+          "normalized_shape = []");
     if (count > rank || !std::equal(normalized_shape.begin(), normalized_shape.end(), dims.end() - count))
       raise<InvalidArgument>("Given normalized_shape={}, expected input with shape [*, {}], but got input of size{}",
                              shape_text(normalized_shape), fmt::join(normalized_shape, ", "), shape_text(dims));
@@ -39,20 +40,23 @@ struct Trailing {
     Dims sizes(dims.begin(), dims.begin() + static_cast<int64_t>(leading.size()));
     return spread(b, b.reshape(statistic, sizes), dims, normalised);
   }
-  Value columns(Builder& b, Value weight, DType dtype) const { return b.broadcast_in_dim(convert(b, weight, dtype), dims, normalised); }
+  Value columns(Builder& b, Value weight, DType dtype) const {
+    return b.broadcast_in_dim(convert(b, weight, dtype), dims, normalised);
+  }
 
   void check_weight(std::string_view name, const std::optional<Value>& weight) const {
     Dims shape(dims.begin() + static_cast<int64_t>(leading.size()), dims.end());
     if (weight && weight->dims() != shape)
-      raise<InvalidArgument>("Expected {} to be of same shape as normalized_shape, but got {} of shape {} and normalized_shape = {}", name,
-                             name, shape_text(weight->dims()), shape_text(shape));
+      raise<InvalidArgument>(
+          "Expected {} to be of same shape as normalized_shape, but got {} of shape {} and normalized_shape = {}", name,
+          name, shape_text(weight->dims()), shape_text(shape));
   }
 };
 
 Value reciprocal_root(Builder& b, Value square, double eps) { return b.rsqrt(plus(b, square, eps)); }
 
-std::array<Value, 3> layer_norm(Builder& b, Value input, Dims normalized_shape, std::optional<Value> weight, std::optional<Value> bias,
-                                double eps) {
+std::array<Value, 3> layer_norm(Builder& b, Value input, Dims normalized_shape, std::optional<Value> weight,
+                                std::optional<Value> bias, double eps) {
   if (!is_float(input.dtype())) refuse_dtype("LayerNormKernelImpl", input.dtype());
   Trailing at(input, normalized_shape);
   at.check_weight("weight", weight);
@@ -74,8 +78,8 @@ Value normalised_backward(Builder& b, const Trailing& at, Value h, Value n, Valu
   return b.multiply(dx, rstd);
 }
 
-std::array<Value, 3> layer_norm_backward(Builder& b, Value grad, Value input, Dims normalized_shape, Value average, Value rstd,
-                                         std::optional<Value> weight, std::optional<Value> bias, Dims mask) {
+std::array<Value, 3> layer_norm_backward(Builder& b, Value grad, Value input, Dims normalized_shape, Value average,
+                                         Value rstd, std::optional<Value> weight, std::optional<Value> bias, Dims mask) {
   Trailing at(input, normalized_shape);
   Value x = as_compute(b, input), g = as_compute(b, grad);
   Value r = at.rows(b, convert(b, rstd, x.dtype()));
@@ -91,10 +95,12 @@ std::array<Value, 3> layer_norm_backward(Builder& b, Value grad, Value input, Di
 }
 
 double default_eps(DType t) {
-  return t == DType::F64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
+  return t == DType::F64 ? std::numeric_limits<double>::epsilon()
+                         : static_cast<double>(std::numeric_limits<float>::epsilon());
 }
 
-std::array<Value, 2> rms_norm(Builder& b, Value input, Dims normalized_shape, std::optional<Value> weight, std::optional<double> eps) {
+std::array<Value, 2> rms_norm(Builder& b, Value input, Dims normalized_shape, std::optional<Value> weight,
+                              std::optional<double> eps) {
   if (!is_float(input.dtype())) refuse_dtype("rms_norm", input.dtype());
   Trailing at(input, normalized_shape);
   at.check_weight("weight", weight);
@@ -120,7 +126,8 @@ std::array<Value, 2> rms_norm_backward(Builder& b, Value grad, Value input, Dims
   return out;
 }
 
-// ---- group norm -------------------------------------------------------------------------------------------------------------
+// ---- group norm
+// -------------------------------------------------------------------------------------------------------------
 
 // The input as [N, groups, C / groups, HxW]; statistics are [N, groups], weights [C].
 struct Groups {
@@ -128,8 +135,10 @@ struct Groups {
 
   Groups(int64_t n, int64_t c, int64_t hxw, int64_t groups) : dims{n, groups, groups > 0 ? c / groups : 0, hxw} {
     if (groups <= 0 || c % groups != 0)
-      raise<InvalidArgument>("Expected number of channels in input to be divisible by num_groups, but got input of shape [{}, {}, {}] and "
-                             "num_groups={}", n, c, hxw, groups);
+      raise<InvalidArgument>(
+          "Expected number of channels in input to be divisible by num_groups, but got input of shape [{}, {}, {}] and "
+          "num_groups={}",
+          n, c, hxw, groups);
   }
   Value rows(Builder& b, Value statistic) const { return b.broadcast_in_dim(statistic, dims, {0, 1}); }
   Value channels(Builder& b, Value weight, DType dtype) const {
@@ -137,8 +146,8 @@ struct Groups {
   }
 };
 
-std::array<Value, 3> group_norm(Builder& b, Value input, std::optional<Value> weight, std::optional<Value> bias, int64_t n, int64_t c,
-                                int64_t hxw, int64_t group, double eps) {
+std::array<Value, 3> group_norm(Builder& b, Value input, std::optional<Value> weight, std::optional<Value> bias, int64_t n,
+                                int64_t c, int64_t hxw, int64_t group, double eps) {
   if (!is_float(input.dtype())) refuse_dtype("GroupNormKernelImpl", input.dtype());
   Groups at(n, c, hxw, group);
   Value x = b.reshape(as_compute(b, input), at.dims);
@@ -151,8 +160,9 @@ std::array<Value, 3> group_norm(Builder& b, Value input, std::optional<Value> we
   return {b.reshape(convert(b, y, input.dtype()), input.dims()), average, rstd};
 }
 
-std::array<Value, 3> group_norm_backward(Builder& b, Value grad, Value input, Value average, Value rstd, std::optional<Value> weight,
-                                         int64_t n, int64_t c, int64_t hxw, int64_t group, Dims mask) {
+std::array<Value, 3> group_norm_backward(Builder& b, Value grad, Value input, Value average, Value rstd,
+                                         std::optional<Value> weight, int64_t n, int64_t c, int64_t hxw, int64_t group,
+                                         Dims mask) {
   Groups at(n, c, hxw, group);
   Value x = b.reshape(as_compute(b, input), at.dims), g = b.reshape(as_compute(b, grad), at.dims);
   Value r = at.rows(b, convert(b, rstd, x.dtype()));

@@ -1,7 +1,7 @@
 // Fused optimizer steps: lists in, lists out. The functional forms return what the in-place forms write.
 //
-// Arithmetic is float32 (float64 for float64), as ATen/native/cpu/FusedAdamKernel.cpp and FusedSGDKernel.cpp; float16 and bfloat16
-// state is rounded once. With found_inf = 1 (gradients overflowed under a loss scale) nothing changes.
+// Arithmetic is float32 (float64 for float64), as ATen/native/cpu/FusedAdamKernel.cpp and FusedSGDKernel.cpp; float16 and
+// bfloat16 state is rounded once. With found_inf = 1 (gradients overflowed under a loss scale) nothing changes.
 #include <cmath>
 
 #include "ops/pointwise.h"
@@ -55,7 +55,8 @@ Tensors joined(std::initializer_list<Tensors> lists) {
   return all;
 }
 
-// ---- Adam -----------------------------------------------------------------------------------------------------------------------
+// ---- Adam
+// -----------------------------------------------------------------------------------------------------------------------
 
 struct AdamOptions {
   Rate lr;
@@ -95,7 +96,8 @@ AdamState adam_update(Builder& b, AdamState s, Value grad, Value step, const Ada
 Tensors adam(Builder& b, Tensors params, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs, Tensors max_exp_avg_sqs,
              const Tensors& steps, const AdamOptions& o, const Step& step) {
   size_t n = params.size();
-  check_lengths("_fused_adam", n, {grads.size(), exp_avgs.size(), exp_avg_sqs.size(), o.amsgrad ? max_exp_avg_sqs.size() : n, steps.size()});
+  check_lengths("_fused_adam", n,
+                {grads.size(), exp_avgs.size(), exp_avg_sqs.size(), o.amsgrad ? max_exp_avg_sqs.size() : n, steps.size()});
   for (size_t i = 0; i < n; ++i) {
     DType t = arithmetic_type(params[i].dtype());
     auto wide = [&](Value x) { return convert(b, x, t); };
@@ -113,14 +115,15 @@ Tensors adam(Builder& b, Tensors params, Tensors grads, Tensors exp_avgs, Tensor
 
 template <bool Decoupled, class Lr>
 Tensors fused_adam(Builder& b, Tensors self, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs, Tensors max_exp_avg_sqs,
-                   Tensors state_steps, Lr lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad, bool maximize,
-                   std::optional<Value> grad_scale, std::optional<Value> found_inf) {
+                   Tensors state_steps, Lr lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
+                   bool maximize, std::optional<Value> grad_scale, std::optional<Value> found_inf) {
   AdamOptions options{lr, beta1, beta2, weight_decay, eps, amsgrad, Decoupled};
-  return adam(b, std::move(self), std::move(grads), std::move(exp_avgs), std::move(exp_avg_sqs), std::move(max_exp_avg_sqs), state_steps,
-              options, {maximize, grad_scale, found_inf});
+  return adam(b, std::move(self), std::move(grads), std::move(exp_avgs), std::move(exp_avg_sqs), std::move(max_exp_avg_sqs),
+              state_steps, options, {maximize, grad_scale, found_inf});
 }
 
-// ---- SGD ------------------------------------------------------------------------------------------------------------------------
+// ---- SGD
+// ------------------------------------------------------------------------------------------------------------------------
 
 template <class Lr>
 Tensors fused_sgd(Builder& b, Tensors params, Tensors grads, Tensors buffers, double weight_decay, double momentum, Lr lr,

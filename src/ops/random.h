@@ -1,16 +1,16 @@
-// Random numbers inside programs: Philox-4x32-10 in integer arithmetic (base/philox.h defines the words and computes the same
-// ones on the host).
+// Random numbers inside programs: Philox-4x32-10 in integer arithmetic (base/philox.h defines the words and computes the
+// same ones on the host).
 //
-// An op that draws takes a Random: the seed and the offset of its first block, both rank-0 parameters of the program, so that
-// neither recompiles it. What element i of an op's output is made of depends on (seed, offset, i) alone, not on the shape around
-// it, the mode, the plugin or the sharding: its bits and uniforms are the same everywhere; normals and exponentials differ by
-// the plugin's logarithm in the last place.
+// An op that draws takes a Random: the seed and the offset of its first block, both rank-0 parameters of the program, so
+// that neither recompiles it. What element i of an op's output is made of depends on (seed, offset, i) alone, not on the
+// shape around it, the mode, the plugin or the sharding: its bits and uniforms are the same everywhere; normals and
+// exponentials differ by the plugin's logarithm in the last place.
 //
 //   32-bit draw i    word i                       dtypes up to 32 bits
 //   64-bit draw i    words 2i (low), 2i + 1       float64, int64, complex64 (as its real and imaginary parts)
 //   uniform [0, 1)   top 24 (53) bits of a draw
-//   normal           sqrt(2) erfinv(x) of one draw (Giles 2010), x the middle of the draw's cell in (-1, 1): |normal| < 5.5 (8.3)
-//   exponential      -log of a uniform in (0, 1]
+//   normal           sqrt(2) erfinv(x) of one draw (Giles 2010), x the middle of the draw's cell in (-1, 1): |normal| < 5.5
+//   (8.3) exponential      -log of a uniform in (0, 1]
 //
 // float16 and bfloat16 are computed in float32 and rounded once.
 //

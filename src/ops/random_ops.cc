@@ -43,7 +43,8 @@ Value uniform_reals(Builder& b, DType dtype, const Dims& dims, double from, doub
 }
 
 Value uniform(Builder& b, Value self, double from, double to, const Random& random) {
-  if (!(from <= to)) raise<InvalidArgument>("uniform_ expects to return a [from, to) range, but found from={} > to={}", from, to);
+  if (!(from <= to))
+    raise<InvalidArgument>("uniform_ expects to return a [from, to) range, but found from={} > to={}", from, to);
   if (is_complex(self.dtype()))
     return from_parts(b, uniform_reals(b, part_type(self.dtype()), with_parts(self.dims()), from, to, random));
   require_real("check_uniform_bounds", self);
@@ -180,8 +181,8 @@ uint64_t greatest_counted(DType t) {
   return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
 }
 
-// S64 in [0, count), modulo 2^64; count 0 stands for 2^64. Small counts scale 32 bits, so that the bias is below count / 2^32 (2^-4
-// at worst, as PyTorch's); larger ones take the remainder of 64 bits.
+// S64 in [0, count), modulo 2^64; count 0 stands for 2^64. Small counts scale 32 bits, so that the bias is below count /
+// 2^32 (2^-4 at worst, as PyTorch's); larger ones take the remainder of 64 bits.
 Value below(Builder& b, uint64_t count, DType dtype, const Dims& dims, const Random& random) {
   int64_t n = hlo::Type{dtype, dims}.elements();
   auto constant = [&](uint64_t x, int64_t size) {
@@ -218,7 +219,8 @@ Value random_from(Builder& b, Value self, int64_t from, std::optional<int64_t> t
     check_in_range("from", from, self.dtype());
     return random_between(b, self, from, greatest_counted(self.dtype()) - static_cast<uint64_t>(from) + 1, random);
   }
-  if (from >= *to) raise<InvalidArgument>("random_ expects 'from' to be less than 'to', but got from={} >= to={}", from, *to);
+  if (from >= *to)
+    raise<InvalidArgument>("random_ expects 'from' to be less than 'to', but got from={} >= to={}", from, *to);
   check_in_range("from", from, self.dtype());
   check_in_range("to - 1", *to - 1, self.dtype());
   return random_between(b, self, from, static_cast<uint64_t>(*to) - static_cast<uint64_t>(from), random);

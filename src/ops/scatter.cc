@@ -35,7 +35,8 @@ Value put_rows(Builder& b, Value x, int64_t dim, Value index, Value updates, Com
 
 namespace {
 
-// ---- elements along a dimension -----------------------------------------------------------------------------------------------
+// ---- elements along a dimension
+// -----------------------------------------------------------------------------------------------
 
 constexpr int64_t kFewWrites = 8;
 
@@ -88,12 +89,15 @@ Write checked(Builder& b, std::string_view op, Value self, int64_t dim, Value in
   Write w{at_least_1d(b, self), at_least_1d(b, index), at_least_1d(b, src), dim};
   if (index.elements() == 0) return w;
   if (w.index.rank() != w.self.rank() || w.index.rank() != w.updates.rank())
-    raise<InvalidArgument>("Index tensor must have the same number of dimensions as {} tensor", w.index.rank() != w.self.rank() ? "self" : "src");
+    raise<InvalidArgument>("Index tensor must have the same number of dimensions as {} tensor",
+                           w.index.rank() != w.self.rank() ? "self" : "src");
   for (int64_t d = 0; d < w.index.rank(); ++d)
     if ((w.index.dim(d) > w.self.dim(d) && d != dim) || w.index.dim(d) > w.updates.dim(d))
-      raise<InvalidArgument>("Expected index {} to be no larger than self {} apart from dimension {} and to be no larger size than src {}",
-                             shape_text(w.index.dims()), shape_text(w.self.dims()), dim, shape_text(w.updates.dims()));
-  check_index(b, w.index, w.self.dim(dim), fmt::format("index is out of bounds for dimension {} with size {}", dim, w.self.dim(dim)));
+      raise<InvalidArgument>(
+          "Expected index {} to be no larger than self {} apart from dimension {} and to be no larger size than src {}",
+          shape_text(w.index.dims()), shape_text(w.self.dims()), dim, shape_text(w.updates.dims()));
+  check_index(b, w.index, w.self.dim(dim),
+              fmt::format("index is out of bounds for dimension {} with size {}", dim, w.self.dim(dim)));
   if (w.updates.dims() != w.index.dims()) w.updates = b.slice(w.updates, Dims(w.index.dims().size(), 0), w.index.dims());
   return w;
 }
@@ -105,7 +109,7 @@ Value write(Builder& b, const Write& w, Combine combine) {
   bool whole = corner == w.self.dims();
   Value x = whole ? w.self : b.slice(w.self, origin, corner);
   Value y = w.index.dim(w.dim) <= kFewWrites ? write_few(b, x, w.dim, w.index, w.updates, combine)
-                                            : write_many(b, x, w.dim, w.index, w.updates, combine);
+                                             : write_many(b, x, w.dim, w.index, w.updates, combine);
   if (whole) return y;
   std::vector<Value> starts(corner.size(), b.constant(DType::S32, 0));
   return b.dynamic_update_slice(w.self, y, starts);
@@ -130,7 +134,8 @@ Value scatter_value(Builder& b, Value self, int64_t dim, Value index, const Scal
 Value scatter_src_reduce(Builder& b, Value self, int64_t dim, Value index, Value src, const std::string& reduce) {
   return scatter_with(b, "scatter", self, dim, index, src, add_or_multiply(reduce));
 }
-Value scatter_value_reduce(Builder& b, Value self, int64_t dim, Value index, const Scalar& value, const std::string& reduce) {
+Value scatter_value_reduce(Builder& b, Value self, int64_t dim, Value index, const Scalar& value,
+                           const std::string& reduce) {
   Value src = b.broadcast(value.as(b, self.dtype()), index.dims());
   return scatter_with(b, "scatter", self, dim, index, src, add_or_multiply(reduce));
 }
@@ -138,7 +143,8 @@ Value scatter_add(Builder& b, Value self, int64_t dim, Value index, Value src) {
   return scatter_with(b, "scatter_add", self, dim, index, src, Reduction::Sum);
 }
 
-// ---- reductions with a choice ---------------------------------------------------------------------------------------------------
+// ---- reductions with a choice
+// ---------------------------------------------------------------------------------------------------
 
 Value divided(Builder& b, Value total, Value count) {
   if (is_float(total.dtype())) return b.divide(total, count);
@@ -150,9 +156,13 @@ Value divided(Builder& b, Value total, Value count) {
 
 // `write_with(target, updates, combine)` does one kind of write.
 template <class WriteWith>
-Value reduce_into(Builder& b, Value self, Value updates, const std::string& reduce, bool include_self, WriteWith write_with) {
-  static const std::pair<std::string_view, Reduction> kinds[] = {
-      {"sum", Reduction::Sum}, {"prod", Reduction::Product}, {"mean", Reduction::Sum}, {"amax", Reduction::Max}, {"amin", Reduction::Min}};
+Value reduce_into(Builder& b, Value self, Value updates, const std::string& reduce, bool include_self,
+                  WriteWith write_with) {
+  static const std::pair<std::string_view, Reduction> kinds[] = {{"sum", Reduction::Sum},
+                                                                 {"prod", Reduction::Product},
+                                                                 {"mean", Reduction::Sum},
+                                                                 {"amax", Reduction::Max},
+                                                                 {"amin", Reduction::Min}};
   auto kind = std::find_if(std::begin(kinds), std::end(kinds), [&](auto& k) { return k.first == reduce; });
   if (kind == std::end(kinds))
     raise<InvalidArgument>("reduce argument must be either sum, prod, mean, amax or amin, got {}", reduce);
@@ -176,7 +186,8 @@ Value reduce_into(Builder& b, Value self, Value updates, const std::string& redu
   return convert(b, written, result);
 }
 
-Value scatter_reduce(Builder& b, Value self, int64_t dim, Value index, Value src, const std::string& reduce, bool include_self) {
+Value scatter_reduce(Builder& b, Value self, int64_t dim, Value index, Value src, const std::string& reduce,
+                     bool include_self) {
   Write w = checked(b, "scatter_reduce", self, dim, index, src);
   Value result = reduce_into(b, w.self, w.updates, reduce, include_self, [&](Value x, Value updates, Combine combine) {
     return write(b, Write{x, w.index, updates, w.dim}, combine);
@@ -184,7 +195,8 @@ Value scatter_reduce(Builder& b, Value self, int64_t dim, Value index, Value src
   return b.reshape(result, self.dims());
 }
 
-// ---- rows -----------------------------------------------------------------------------------------------------------------------
+// ---- rows
+// -----------------------------------------------------------------------------------------------------------------------
 
 // `source` has self's shape with index's length along dim. Index and source of rank 0 count as one row.
 Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Value index, Value source) {
@@ -192,16 +204,19 @@ Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Val
   require_index(op, index);
   if (index.rank() > 1) raise<InvalidArgument>("{}(): Index is supposed to be a vector, but got dim: {}", op, index.rank());
   if (self.dtype() != source.dtype())
-    raise<InvalidArgument>("{}(): self ({}) and source ({}) must have the same scalar type", op, torch_name(self.dtype()), torch_name(source.dtype()));
+    raise<InvalidArgument>("{}(): self ({}) and source ({}) must have the same scalar type", op, torch_name(self.dtype()),
+                           torch_name(source.dtype()));
   Write w{at_least_1d(b, self), at_least_1d(b, index), at_least_1d(b, source), dim};
   Dims expected = replaced(w.self.dims(), dim, w.index.dim(0));
   if (source.rank() == 0 && w.index.elements() == 1) w.updates = b.broadcast(w.updates, expected);
   if (w.updates.rank() == w.self.rank() && w.updates.dim(dim) != w.index.dim(0))
-    raise<InvalidArgument>("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op, w.index.dim(0),
-                           w.updates.dim(dim), dim);
+    raise<InvalidArgument>("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op,
+                           w.index.dim(0), w.updates.dim(dim), dim);
   if (w.updates.dims() != expected)
-    raise<InvalidArgument>("source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = {} "
-                           "source.shape = {}", shape_text(self.dims()), shape_text(source.dims()));
+    raise<InvalidArgument>(
+        "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = {} "
+        "source.shape = {}",
+        shape_text(self.dims()), shape_text(source.dims()));
   check_index(b, w.index, w.self.dim(dim), "index out of range in self");
   return w;
 }
@@ -217,8 +232,10 @@ Value index_copy(Builder& b, Value self, int64_t dim, Value index, Value source)
   return b.reshape(put_rows(b, w.self, w.dim, w.index, w.updates, {}), self.dims());
 }
 
-Value index_reduce(Builder& b, Value self, int64_t dim, Value index, Value source, const std::string& reduce, bool include_self) {
-  if (reduce == "sum") raise<InvalidArgument>("index_reduce_(): Expected reduce to be one of prod, mean, amax or amin but got {}.", reduce);
+Value index_reduce(Builder& b, Value self, int64_t dim, Value index, Value source, const std::string& reduce,
+                   bool include_self) {
+  if (reduce == "sum")
+    raise<InvalidArgument>("index_reduce_(): Expected reduce to be one of prod, mean, amax or amin but got {}.", reduce);
   Write w = checked_rows(b, "index_reduce_", self, dim, index, source);
   Value result = reduce_into(b, w.self, w.updates, reduce, include_self, [&](Value x, Value updates, Combine combine) {
     return put_rows(b, x, w.dim, w.index, updates, combine);
@@ -242,18 +259,23 @@ Value index_fill_scalar(Builder& b, Value self, int64_t dim, Value index, const 
 }
 Value index_fill_tensor(Builder& b, Value self, int64_t dim, Value index, Value value) {
   if (value.rank() != 0)
-    raise<InvalidArgument>("index_fill_ only supports a 0-dimensional value tensor, but got tensor with {} dimension(s).", value.rank());
+    raise<InvalidArgument>("index_fill_ only supports a 0-dimensional value tensor, but got tensor with {} dimension(s).",
+                           value.rank());
   return fill_rows(b, self, dim, index, convert(b, value, self.dtype()));
 }
 
 Value put(Builder& b, Value self, Value index, Value source, bool accumulate) {
-  if (index.dtype() != DType::S64) raise<InvalidArgument>("put_(): Expected a long tensor for index, but got {}", torch_name(index.dtype()));
+  if (index.dtype() != DType::S64)
+    raise<InvalidArgument>("put_(): Expected a long tensor for index, but got {}", torch_name(index.dtype()));
   if (self.dtype() != source.dtype())
-    raise<InvalidArgument>("put_(): self and source expected to have the same dtype, but got self.dtype = {} and source.dtype = {}",
-                           torch_name(self.dtype()), torch_name(source.dtype()));
+    raise<InvalidArgument>(
+        "put_(): self and source expected to have the same dtype, but got self.dtype = {} and source.dtype = {}",
+        torch_name(self.dtype()), torch_name(source.dtype()));
   if (index.elements() != source.elements())
-    raise<InvalidArgument>("put_(): Expected source and index to have the same number of elements, but got source.numel() = {}, index.numel() = {}",
-                           source.elements(), index.elements());
+    raise<InvalidArgument>(
+        "put_(): Expected source and index to have the same number of elements, but got source.numel() = {}, index.numel() "
+        "= {}",
+        source.elements(), index.elements());
   check_index(b, index, self.elements(), "index out of range: tried to access a tensor by a flat index", true);
   Dims flat{index.elements()};
   Value rows = wrap_index(b, b.reshape(index, flat), self.elements());

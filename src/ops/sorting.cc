@@ -47,15 +47,17 @@ Pair sort_stable(Builder& b, Value self, std::optional<bool>, int64_t dim, bool 
 
 Pair sort(Builder& b, Value self, int64_t dim, bool descending) { return sort_stable(b, self, true, dim, descending); }
 
-// ---- the k greatest --------------------------------------------------------------------------------------------------------------
+// ---- the k greatest
+// --------------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kFewRounds = 8;
 
 // The first in order of (value, index), over `dim`.
 Pair first_of(Builder& b, Value x, Value index, int64_t dim, bool largest) {
   // What every element precedes: the index lies behind the last.
-  Value worst = largest ? b.lowest(x.dtype()) : is_float(x.dtype()) ? b.constant(x.dtype(), std::numeric_limits<double>::quiet_NaN())
-                                                                    : b.highest(x.dtype());
+  Value worst = largest               ? b.lowest(x.dtype())
+                : is_float(x.dtype()) ? b.constant(x.dtype(), std::numeric_limits<double>::quiet_NaN())
+                                      : b.highest(x.dtype());
   Value behind = b.constant(DType::S32, x.dim(dim));
   auto out = b.reduce(std::array{x, index}, std::array{worst, behind}, {dim}, [&](Builder& in, std::span<const Value> v) {
     Value before = precedes(in, v[0], v[2], largest), after = precedes(in, v[2], v[0], largest);
@@ -75,8 +77,9 @@ Pair select_few(Builder& b, Value x, int64_t k, int64_t dim, bool largest) {
   Value candidate = index;  // `behind` where taken
   std::vector<Value> values, indices;
   for (int64_t round = 0; round < k; ++round) {
-    Value worst = largest ? b.lowest(x.dtype(), x.dims())
-                          : is_float(x.dtype()) ? constant_like(b, x, std::numeric_limits<double>::quiet_NaN()) : b.highest(x.dtype(), x.dims());
+    Value worst = largest               ? b.lowest(x.dtype(), x.dims())
+                  : is_float(x.dtype()) ? constant_like(b, x, std::numeric_limits<double>::quiet_NaN())
+                                        : b.highest(x.dtype(), x.dims());
     Value left = round == 0 ? x : b.select(b.compare(candidate, behind, Comparison::EQ), worst, x);
     auto [value, at] = first_of(b, left, candidate, dim, largest);
     values.push_back(b.reshape(value, column));
@@ -100,11 +103,13 @@ Pair topk(Builder& b, Value self, int64_t k, int64_t dim, bool largest, bool) {
     Dims none = replaced(self.dims(), dim, 0);
     return {zeros(b, self.dtype(), none), zeros(b, DType::S64, none)};
   }
-  auto [values, index] = k <= kFewRounds && k < self.dim(dim) ? select_few(b, self, k, dim, largest) : sorted(b, self, dim, largest);
+  auto [values, index] =
+      k <= kFewRounds && k < self.dim(dim) ? select_few(b, self, k, dim, largest) : sorted(b, self, dim, largest);
   return {b.slice_dim(values, dim, 0, k), b.convert(b.slice_dim(index, dim, 0, k), DType::S64)};
 }
 
-// ---- one element by rank ------------------------------------------------------------------------------------------------------------
+// ---- one element by rank
+// ------------------------------------------------------------------------------------------------------------
 
 Pair at_rank(Builder& b, Value self, int64_t position, int64_t dim, bool keepdim) {
   auto [values, index] = sorted(b, self, dim, false);
@@ -116,7 +121,8 @@ Pair at_rank(Builder& b, Value self, int64_t position, int64_t dim, bool keepdim
 Pair kthvalue(Builder& b, Value self, int64_t k, int64_t dim, bool keepdim) {
   refuse_complex("kthvalue", self);
   dim = wrap_dim(dim, self.rank());
-  if (k < 1 || k > (self.rank() > 0 ? self.dim(dim) : 1)) raise<InvalidArgument>("kthvalue(): selected number k out of range for dimension {}", dim);
+  if (k < 1 || k > (self.rank() > 0 ? self.dim(dim) : 1))
+    raise<InvalidArgument>("kthvalue(): selected number k out of range for dimension {}", dim);
   return self.rank() == 0 ? single(b, self) : at_rank(b, self, k - 1, dim, keepdim);
 }
 
@@ -132,10 +138,12 @@ Pair median_dim(Builder& b, Value self, int64_t dim, bool keepdim) {
   // Among NaNs PyTorch answers the first: in a stable ascending order that one follows all numbers.
   Value nan = is_nan(b, self);
   Value index = b.iota({DType::S64, self.dims()}, dim);
-  Value first = b.reduce(b.select(nan, index, b.broadcast(b.constant(DType::S64, n), self.dims())), {dim}, hlo::Reduction::Min);
+  Value first =
+      b.reduce(b.select(nan, index, b.broadcast(b.constant(DType::S64, n), self.dims())), {dim}, hlo::Reduction::Min);
   first = b.reshape(first, middle_at.dims());
   Value any = b.compare(first, b.broadcast(b.constant(DType::S64, n), first.dims()), Comparison::LT);
-  return {b.select(any, constant_like(b, middle, std::numeric_limits<double>::quiet_NaN()), middle), b.select(any, first, middle_at)};
+  return {b.select(any, constant_like(b, middle, std::numeric_limits<double>::quiet_NaN()), middle),
+          b.select(any, first, middle_at)};
 }
 
 Value median(Builder& b, Value self) {
@@ -148,12 +156,9 @@ Value median(Builder& b, Value self) {
 }
 
 constexpr Row kRows[] = {
-    row("aten::sort", lower<&sort>()),
-    row("aten::sort.stable", lower<&sort_stable>()),
-    row("aten::topk", lower<&topk>()),
-    row("aten::kthvalue", lower<&kthvalue>()),
-    row("aten::median", lower<&median>()),
-    row("aten::median.dim", lower<&median_dim>()),
+    row("aten::sort", lower<&sort>()),     row("aten::sort.stable", lower<&sort_stable>()),
+    row("aten::topk", lower<&topk>()),     row("aten::kthvalue", lower<&kthvalue>()),
+    row("aten::median", lower<&median>()), row("aten::median.dim", lower<&median_dim>()),
 };
 
 }  // namespace

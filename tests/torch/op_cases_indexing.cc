@@ -14,9 +14,12 @@ TensorSpec at_places(std::initializer_list<int64_t> places, Shape dims = {}) {
   return given(dims.empty() ? t : t.reshape(dims));
 }
 
-TensorSpec mask(std::initializer_list<int64_t> bits) { return given(at::tensor(std::vector<int64_t>(bits), at::kLong).to(at::kBool)); }
+TensorSpec mask(std::initializer_list<int64_t> bits) {
+  return given(at::tensor(std::vector<int64_t>(bits), at::kLong).to(at::kBool));
+}
 
-// ---- reading --------------------------------------------------------------------------------------------------------------------
+// ---- reading
+// --------------------------------------------------------------------------------------------------------------------
 
 const bool reading = add_cases({
     {"aten::index_select", {x(4, 5), 1, index(5, {3})}},
@@ -34,7 +37,9 @@ const bool reading = add_cases({
     {"aten::embedding", {x(7, 4), at_places({0, 7})}, kOfFloats},
     {"aten::embedding_dense_backward", {x(2, 3, 4), index(5, {2, 3}), 5, -1, false}, kOfFloats},
     {"aten::embedding_dense_backward", {x(6, 4), at_places({0, 2, 2, 1, 2, 4}), 5, 2, false}, kOfFloats},
-    {"aten::embedding_dense_backward", {x(6, 4), at_places({0, 2, 2, 1, 2, 4}), 5, -1, true}, {.dtypes = {at::kFloat, at::kDouble}}},
+    {"aten::embedding_dense_backward",
+     {x(6, 4), at_places({0, 2, 2, 1, 2, 4}), 5, -1, true},
+     {.dtypes = {at::kFloat, at::kDouble}}},
     {"aten::gather", {x(3, 5), 1, index(5, {3, 2})}},
     {"aten::gather", {x(3, 5), 0, index(3, {7, 4})}},
     {"aten::gather", {x(2, 3, 5), -2, index(3, {1, 4, 5})}, kSome},
@@ -65,9 +70,9 @@ std::vector<OpCase> numpy_cases() {
       {{2, 4, 5, 3}, {none, at_places({1, 3}), at_places({4, 2})}, {2, 2, 3}},
       {{2, 4, 5, 3}, {at_places({1, 0}), none, at_places({4, 2}), none}, {2, 4, 3}},
       {{4, 5}, {given(at::scalar_tensor(2, at::kLong))}, {5}},
-      {{4, 5}, {at_places({0, 4})}, {2, 5}},           // out of range
-      {{4, 5}, {at_places({0, -5})}, {2, 5}},          // out of range
-      {{4}, {at_places({0}), at_places({0})}, {1}},    // too many
+      {{4, 5}, {at_places({0, 4})}, {2, 5}},         // out of range
+      {{4, 5}, {at_places({0, -5})}, {2, 5}},        // out of range
+      {{4}, {at_places({0}), at_places({0})}, {1}},  // too many
       {{4, 5}, {at_places({0, 1}), at_places({0, 1, 2})}, {2}},
   };
   for (const Reading& r : readings) {
@@ -97,13 +102,16 @@ std::vector<OpCase> numpy_cases() {
 }
 const bool numpy = add_cases(numpy_cases());
 
-// ---- writing --------------------------------------------------------------------------------------------------------------------
+// ---- writing
+// --------------------------------------------------------------------------------------------------------------------
 
 // Distinct along dim 1, at most 8 and more than 8 of a row: the two ways of writing.
 TensorSpec distinct_places() { return at_places({2, 0, 4, 1, 3, 0}, {3, 2}); }
 TensorSpec many_distinct_places() { return given(at::stack({at::randperm(12), at::randperm(12)}).slice(1, 0, 10)); }
 
-const Options kSums = {.dtypes = kNumbers, .tolerances = {{at::kHalf, 1e-2, 1e-2, "sums are rounded once"}, {at::kBFloat16, 3e-2, 6e-2, "sums are rounded once"}}};
+const Options kSums = {
+    .dtypes = kNumbers,
+    .tolerances = {{at::kHalf, 1e-2, 1e-2, "sums are rounded once"}, {at::kBFloat16, 3e-2, 6e-2, "sums are rounded once"}}};
 
 std::vector<OpCase> scatter_cases() {
   std::vector<OpCase> cases;
@@ -121,7 +129,8 @@ std::vector<OpCase> scatter_cases() {
   cases.push_back({"aten::scatter.value", {x(2, 12), 1, index(12, {2, 10}), 3}, kSome});
   for (const char* reduce : {"add", "multiply"}) {
     cases.push_back({"aten::scatter.reduce", {x(3, 5), 1, index(5, {3, 4}), y(3, 4), reduce}, kSums});
-    cases.push_back({"aten::scatter.reduce", {x(2, 12), 1, index(12, {2, 10}), y(2, 10), reduce}, {.dtypes = {at::kInt, at::kFloat}}});
+    cases.push_back(
+        {"aten::scatter.reduce", {x(2, 12), 1, index(12, {2, 10}), y(2, 10), reduce}, {.dtypes = {at::kInt, at::kFloat}}});
     cases.push_back({"aten::scatter.value_reduce", {x(3, 5), 1, index(5, {3, 4}), 2, reduce}, kSums});
   }
   cases.push_back({"aten::scatter.reduce", {x(3, 5), 1, index(5, {3, 4}), y(3, 4), "max"}, kSome});
@@ -160,7 +169,8 @@ const bool rows = add_cases({
     {"aten::put", {x(3, 5), at_places({1}), y(2), false}, kSome},
 });
 
-// ---- sorting --------------------------------------------------------------------------------------------------------------------
+// ---- sorting
+// --------------------------------------------------------------------------------------------------------------------
 
 std::vector<OpCase> sorting_cases() {
   std::vector<OpCase> cases;
@@ -192,7 +202,8 @@ std::vector<OpCase> sorting_cases() {
 }
 const bool sorting = add_cases(sorting_cases());
 
-// ---- random ops: what they draw is in random_test.cc ------------------------------------------------------------------------------
+// ---- random ops: what they draw is in random_test.cc
+// ------------------------------------------------------------------------------
 
 const Options kDrawn = {.dtypes = kFloats, .meta_only = true};
 const Options kDrawnAll = {.dtypes = kAll, .meta_only = true};

@@ -15,8 +15,9 @@ const DTypes kSingleAndDouble = {at::kFloat, at::kDouble};
 const DTypes kHalves = {at::kHalf, at::kBFloat16};
 
 // Results of bfloat16 products near zero: both sides round sums of a few units once, at different points.
-const std::vector<Options::Wider> kProducts = {{at::kHalf, 1e-3, 1e-2, "sums of terms near 9 that cancel; one unit in the last place of the terms"},
-                                               {at::kBFloat16, 1.6e-2, 7e-2, "as float16"}};
+const std::vector<Options::Wider> kProducts = {
+    {at::kHalf, 1e-3, 1e-2, "sums of terms near 9 that cancel; one unit in the last place of the terms"},
+    {at::kBFloat16, 1.6e-2, 7e-2, "as float16"}};
 const Options kMatrices = {.dtypes = kNumbers, .tolerances = kProducts};
 
 const bool matrices = add_cases({
@@ -62,16 +63,22 @@ Options widened(std::function<at::Tensor(const std::vector<c10::IValue>&)> produ
           .reference = [product](const std::vector<c10::IValue>& a) { return std::vector<at::Tensor>{product(a)}; }};
 }
 const bool widened_matrices = add_cases({
-    {"aten::mm.dtype", {x(3, 4), y(4, 5), at::kFloat}, widened([](auto& a) { return at::mm(in(a[0], at::kFloat), in(a[1], at::kFloat)); })},
-    {"aten::bmm.dtype", {x(2, 3, 4), y(2, 4, 5), at::kFloat},
-     widened([](auto& a) { return at::bmm(in(a[0], at::kFloat), in(a[1], at::kFloat)); })},
-    {"aten::addmm.dtype", {z(5).of(at::kFloat), x(3, 4), y(4, 5), at::kFloat, 0.5, 2},
-     widened([](auto& a) { return at::addmm(in(a[0], at::kFloat), in(a[1], at::kFloat), in(a[2], at::kFloat), 0.5, 2); })},
-    {"aten::baddbmm.dtype", {z(5).of(at::kFloat), x(2, 3, 4), y(2, 4, 5), at::kFloat, 0.5, 2},
-     widened([](auto& a) { return at::baddbmm(in(a[0], at::kFloat), in(a[1], at::kFloat), in(a[2], at::kFloat), 0.5, 2); })},
+    {"aten::mm.dtype", {x(3, 4), y(4, 5), at::kFloat}, widened([](auto& a) {
+       return at::mm(in(a[0], at::kFloat), in(a[1], at::kFloat));
+     })},
+    {"aten::bmm.dtype", {x(2, 3, 4), y(2, 4, 5), at::kFloat}, widened([](auto& a) {
+       return at::bmm(in(a[0], at::kFloat), in(a[1], at::kFloat));
+     })},
+    {"aten::addmm.dtype", {z(5).of(at::kFloat), x(3, 4), y(4, 5), at::kFloat, 0.5, 2}, widened([](auto& a) {
+       return at::addmm(in(a[0], at::kFloat), in(a[1], at::kFloat), in(a[2], at::kFloat), 0.5, 2);
+     })},
+    {"aten::baddbmm.dtype", {z(5).of(at::kFloat), x(2, 3, 4), y(2, 4, 5), at::kFloat, 0.5, 2}, widened([](auto& a) {
+       return at::baddbmm(in(a[0], at::kFloat), in(a[1], at::kFloat), in(a[2], at::kFloat), 0.5, 2);
+     })},
 });
 
-// ---- softmax and losses -------------------------------------------------------------------------------------------------------
+// ---- softmax and losses
+// -------------------------------------------------------------------------------------------------------
 
 const bool softmax = add_cases({
     {"aten::_softmax", {x(), -1, false}, kOfFloats},
@@ -85,33 +92,43 @@ const bool softmax = add_cases({
     {"aten::_softmax_backward_data", {x(3, 5), y(3, 5).range(0, 1), 0, at::kBFloat16}, {.dtypes = {at::kBFloat16}}},
     {"aten::_softmax_backward_data", {scalar(), scalar(1), 0, at::kDouble}, {.dtypes = {at::kDouble}}},
     {"aten::_log_softmax_backward_data", {x(3, 5), y(3, 5).range(-4, 0), 1, at::kFloat}, {.dtypes = kFloat}},
-    {"aten::_log_softmax_backward_data", {x(2, 3, 5), y(2, 3, 5).range(-4, 0), 1, at::kBFloat16}, {.dtypes = {at::kBFloat16}}},
+    {"aten::_log_softmax_backward_data",
+     {x(2, 3, 5), y(2, 3, 5).range(-4, 0), 1, at::kBFloat16},
+     {.dtypes = {at::kBFloat16}}},
     {"aten::_log_softmax_backward_data", {scalar(), scalar(1), 0, at::kDouble}, {.dtypes = {at::kDouble}}},
 });
 
 TensorSpec targets() { return given(at::tensor({1, -100, 0, 4}, at::kLong)); }
-TensorSpec grid_targets() { return given(at::tensor({0, 2, 1, -100, 1, 1, 2, 0, 0, 2, 1, 1}, at::kLong).reshape({2, 2, 3})); }
+TensorSpec grid_targets() {
+  return given(at::tensor({0, 2, 1, -100, 1, 1, 2, 0, 0, 2, 1, 1}, at::kLong).reshape({2, 2, 3}));
+}
 
 std::vector<OpCase> nll_cases() {
   std::vector<OpCase> cases;
   for (int64_t reduction : {0, 1, 2})
     for (const Arg& weight : {Arg(none), Arg(y(5).positive())}) {
       cases.push_back({"aten::nll_loss_forward", {x(4, 5), targets(), weight, reduction, -100}, kOfFloats});
-      cases.push_back({"aten::nll_loss_forward", {x(5), given(at::scalar_tensor(2, at::kLong)), weight, reduction, -100}, kOfFloats});
+      cases.push_back(
+          {"aten::nll_loss_forward", {x(5), given(at::scalar_tensor(2, at::kLong)), weight, reduction, -100}, kOfFloats});
       TensorSpec grad = reduction == 0 ? z(4) : tensor(2, Shape{});
       cases.push_back({"aten::nll_loss_backward",
-                       {grad, x(4, 5), targets(), weight, reduction, -100, tensor(2, Shape{}).range(2, 3)}, kOfFloats});
+                       {grad, x(4, 5), targets(), weight, reduction, -100, tensor(2, Shape{}).range(2, 3)},
+                       kOfFloats});
       Arg weight2d = std::holds_alternative<None>(weight.value) ? Arg(none) : Arg(y(3).positive());
       TensorSpec grad2d = reduction == 0 ? z(2, 2, 3) : tensor(2, Shape{});
       Options options = {.dtypes = kSingleAndDouble};
       cases.push_back({"aten::nll_loss2d_forward", {x(2, 3, 2, 3), grid_targets(), weight2d, reduction, -100}, options});
       cases.push_back({"aten::nll_loss2d_backward",
-                       {grad2d, x(2, 3, 2, 3), grid_targets(), weight2d, reduction, -100, tensor(2, Shape{}).range(2, 3)}, options});
+                       {grad2d, x(2, 3, 2, 3), grid_targets(), weight2d, reduction, -100, tensor(2, Shape{}).range(2, 3)},
+                       options});
     }
   cases.push_back({"aten::nll_loss_backward",
-                   {tensor(2, Shape{}), x(5), given(at::scalar_tensor(2, at::kLong)), y(5).positive(), 1, -100, tensor(2, Shape{}).range(2, 3)}, kOfFloats});
+                   {tensor(2, Shape{}), x(5), given(at::scalar_tensor(2, at::kLong)), y(5).positive(), 1, -100,
+                    tensor(2, Shape{}).range(2, 3)},
+                   kOfFloats});
   // Nothing but ignored targets; an ignored class by number; a target out of range; wrong sizes.
-  cases.push_back({"aten::nll_loss_forward", {x(2, 5), given(at::tensor({-100, -100}, at::kLong)), none, 1, -100}, kOfFloats});
+  cases.push_back(
+      {"aten::nll_loss_forward", {x(2, 5), given(at::tensor({-100, -100}, at::kLong)), none, 1, -100}, kOfFloats});
   cases.push_back({"aten::nll_loss_forward", {x(2, 5), given(at::tensor({3, 1}, at::kLong)), none, 2, 3}, kOfFloats});
   cases.push_back({"aten::nll_loss_forward", {x(2, 5), given(at::tensor({3, 5}, at::kLong)), none, 1, -100}, kOfFloats});
   cases.push_back({"aten::nll_loss_forward", {x(3, 5), index(5, {4}), none, 1, -100}, kOfFloats});
@@ -139,20 +156,27 @@ std::vector<OpCase> loss_cases() {
     for (const Arg& weight : {Arg(none), Arg(z(3, 5).positive())}) {
       cases.push_back({"aten::binary_cross_entropy", {x(3, 5).range(0, 1), y(3, 5).range(0, 1), weight, reduction}, floats});
       cases.push_back({"aten::binary_cross_entropy_backward",
-                       {grad, x(3, 5).range(0.05, 0.95), y(3, 5).range(0, 1), weight, reduction}, floats});
-      cases.push_back({"aten::binary_cross_entropy_with_logits", {x(3, 5), y(3, 5).range(0, 1), weight, none, reduction}, floats});
+                       {grad, x(3, 5).range(0.05, 0.95), y(3, 5).range(0, 1), weight, reduction},
+                       floats});
+      cases.push_back(
+          {"aten::binary_cross_entropy_with_logits", {x(3, 5), y(3, 5).range(0, 1), weight, none, reduction}, floats});
       cases.push_back({"aten::binary_cross_entropy_with_logits",
-                       {x(3, 5), y(3, 5).range(0, 1), weight, z(5).positive(), reduction}, floats});
+                       {x(3, 5), y(3, 5).range(0, 1), weight, z(5).positive(), reduction},
+                       floats});
     }
   }
-  cases.push_back({"aten::binary_cross_entropy", {given(at::tensor({0.0, 1.0, 1.0})), given(at::tensor({1.0, 1.0, 0.0}))}, {.dtypes = kFloat}});
-  cases.push_back({"aten::binary_cross_entropy", {given(at::tensor({0.5, 1.5})), given(at::tensor({1.0, 1.0}))}, {.dtypes = kFloat}});
+  cases.push_back({"aten::binary_cross_entropy",
+                   {given(at::tensor({0.0, 1.0, 1.0})), given(at::tensor({1.0, 1.0, 0.0}))},
+                   {.dtypes = kFloat}});
+  cases.push_back(
+      {"aten::binary_cross_entropy", {given(at::tensor({0.5, 1.5})), given(at::tensor({1.0, 1.0}))}, {.dtypes = kFloat}});
   cases.push_back({"aten::mse_loss", {x(0, 5), y(0, 5), 1}, floats});
   return cases;
 }
 const bool losses = add_cases(loss_cases());
 
-// ---- normalisation --------------------------------------------------------------------------------------------------------------
+// ---- normalisation
+// --------------------------------------------------------------------------------------------------------------
 
 // Saved statistics are float32 here, in the input's type on the CPU: not compared for half types.
 const std::vector<Options::Wider> kNorms = {{at::kFloat, 1e-5, 2e-5, "a mean of squares in another order"}};
@@ -175,13 +199,20 @@ std::vector<OpCase> norm_cases() {
   cases.push_back({"aten::native_group_norm", {x(2, 6, 4), none, none, 2, 6, 4, 4, 1e-5}, kWhole});
   auto stat = [](Shape dims) { return tensor(2, std::move(dims)).range(0.5, 1.5); };
   for (const Arg& mask : {list(true, true, true), list(true, false, true), list(false, true, false)}) {
-    cases.push_back({"aten::native_layer_norm_backward", {x(2, 3, 8), y(2, 3, 8), ints(8), stat({2, 3, 1}), stat({2, 3, 1}), y(8), z(8), mask}, kWhole});
-    cases.push_back({"aten::native_group_norm_backward", {x(2, 6, 4), y(2, 6, 4), stat({2, 3}), stat({2, 3}), z(6), 2, 6, 4, 3, mask}, kWhole});
+    cases.push_back({"aten::native_layer_norm_backward",
+                     {x(2, 3, 8), y(2, 3, 8), ints(8), stat({2, 3, 1}), stat({2, 3, 1}), y(8), z(8), mask},
+                     kWhole});
+    cases.push_back({"aten::native_group_norm_backward",
+                     {x(2, 6, 4), y(2, 6, 4), stat({2, 3}), stat({2, 3}), z(6), 2, 6, 4, 3, mask},
+                     kWhole});
   }
-  cases.push_back({"aten::native_layer_norm_backward",
-                   {x(2, 3, 8), y(2, 3, 8), ints(3, 8), stat({2, 1, 1}), stat({2, 1, 1}), none, none, list(true, false, false)}, kWhole});
+  cases.push_back(
+      {"aten::native_layer_norm_backward",
+       {x(2, 3, 8), y(2, 3, 8), ints(3, 8), stat({2, 1, 1}), stat({2, 1, 1}), none, none, list(true, false, false)},
+       kWhole});
   cases.push_back({"aten::native_group_norm_backward",
-                   {x(2, 6, 4), y(2, 6, 4), stat({2, 3}), stat({2, 3}), none, 2, 6, 4, 3, list(true, false, false)}, kWhole});
+                   {x(2, 6, 4), y(2, 6, 4), stat({2, 3}), stat({2, 3}), none, 2, 6, 4, 3, list(true, false, false)},
+                   kWhole});
   return cases;
 }
 const bool norms = add_cases(norm_cases());
@@ -215,21 +246,25 @@ OpCase rms_backward_case(Shape normalized, std::vector<bool> mask) {
     return grads;
   };
   return {"aten::_fused_rms_norm_backward",
-          {x(2, 3, 8), drawn_spec({2, 3, 8}), normalized, rstd, normalized.size() == 1 ? y(8) : y(3, 8), list(bool(mask[0]), bool(mask[1]))},
-          {.dtypes = kFloats, .tolerances = {{at::kFloat, 1e-5, 2e-5, "a mean of squares in another order"}}, .reference = reference}};
+          {x(2, 3, 8), drawn_spec({2, 3, 8}), normalized, rstd, normalized.size() == 1 ? y(8) : y(3, 8),
+           list(bool(mask[0]), bool(mask[1]))},
+          {.dtypes = kFloats,
+           .tolerances = {{at::kFloat, 1e-5, 2e-5, "a mean of squares in another order"}},
+           .reference = reference}};
 }
 const bool rms_backward = add_cases({rms_backward_case({8}, {true, true}), rms_backward_case({3, 8}, {true, true}),
                                      rms_backward_case({8}, {true, false}), rms_backward_case({8}, {false, true})});
 
-// ---- attention ------------------------------------------------------------------------------------------------------------------
+// ---- attention
+// ------------------------------------------------------------------------------------------------------------------
 
 // PyTorch's math path in float32 or float64, on copies of grouped keys and values.
 struct Heads {
   at::Tensor query, key, value, bias;
   at::Tensor output, logsumexp;
 
-  Heads(const c10::IValue& q, const c10::IValue& k, const c10::IValue& v, const c10::IValue& given_bias, bool causal, std::optional<double> scale,
-        bool with_gradients) {
+  Heads(const c10::IValue& q, const c10::IValue& k, const c10::IValue& v, const c10::IValue& given_bias, bool causal,
+        std::optional<double> scale, bool with_gradients) {
     at::ScalarType wide = wide_type(q.toTensor().scalar_type());
     query = in(q, wide), key = in(k, wide), value = in(v, wide);
     bool is_bias = given_bias.isTensor() && given_bias.toTensor().defined();
@@ -238,9 +273,12 @@ struct Heads {
       if (with_gradients && t->defined() && t->is_floating_point()) *t = t->detach().requires_grad_();
     int64_t group = query.size(1) / key.size(1);
     at::Tensor keys = key.repeat_interleave(group, 1), values = value.repeat_interleave(group, 1);
-    at::Tensor scores = at::matmul(query, keys.transpose(-1, -2)) * scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-    if (is_bias) scores = bias.scalar_type() == at::kBool ? scores.masked_fill(bias.logical_not(), -INFINITY) : scores + bias;
-    if (causal) scores = scores.masked_fill(at::ones({query.size(2), key.size(2)}, at::kBool).tril().logical_not(), -INFINITY);
+    at::Tensor scores =
+        at::matmul(query, keys.transpose(-1, -2)) * scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+    if (is_bias)
+      scores = bias.scalar_type() == at::kBool ? scores.masked_fill(bias.logical_not(), -INFINITY) : scores + bias;
+    if (causal)
+      scores = scores.masked_fill(at::ones({query.size(2), key.size(2)}, at::kBool).tril().logical_not(), -INFINITY);
     logsumexp = at::logsumexp(scores, {-1});
     output = at::matmul(at::_safe_softmax(scores, -1), values);
   }
@@ -263,7 +301,8 @@ std::vector<at::Tensor> attention_gradients(const std::vector<c10::IValue>& a) {
   auto grads = gradients(h.output, inputs, in(a[0], h.output.scalar_type()));
   grads.resize(4);
   auto mask = a[5].toBoolList();
-  for (size_t i = 0; i < 4; ++i) grads[i] = mask[i] && grads[i].defined() ? grads[i].to(a[1].toTensor().scalar_type()) : at::Tensor();
+  for (size_t i = 0; i < 4; ++i)
+    grads[i] = mask[i] && grads[i].defined() ? grads[i].to(a[1].toTensor().scalar_type()) : at::Tensor();
   return grads;
 }
 
@@ -301,15 +340,17 @@ std::vector<OpCase> attention_cases() {
       {.query = {2, 4, 5, 8}, .key = {2, 2, 7, 8}, .value = {2, 2, 7, 8}, .bias = Shape{2, 1, 5, 7}, .masks_a_row = true},
       {.query = {2, 2, 5, 8}, .key = {2, 2, 7, 8}, .value = {2, 2, 7, 8}, .bias = Shape{2, 1, 1, 7}, .bool_bias = true},
   };
-  const std::vector<Options::Wider> tolerances = {{at::kHalf, 4e-3, 4e-3, "probabilities are rounded before they meet the values"},
-                                                  {at::kBFloat16, 3e-2, 3e-2, "as float16"},
-                                                  {at::kFloat, 1e-5, 2e-5, "sums in another order"}};
+  const std::vector<Options::Wider> tolerances = {
+      {at::kHalf, 4e-3, 4e-3, "probabilities are rounded before they meet the values"},
+      {at::kBFloat16, 3e-2, 3e-2, "as float16"},
+      {at::kFloat, 1e-5, 2e-5, "sums in another order"}};
   std::vector<OpCase> cases;
   for (const Scene& s : scenes) {
     Options options = {.dtypes = kFloats, .tolerances = tolerances, .reference = attention_reference};
     std::vector<Arg> qkv{drawn_spec(s.query), drawn_spec(s.key), drawn_spec(s.value)};
     cases.push_back({"aten::_scaled_dot_product_fused_attention_overrideable",
-                     {qkv[0], qkv[1], qkv[2], s.bias_arg(), 0.0, s.causal, false, s.scale_arg()}, options});
+                     {qkv[0], qkv[1], qkv[2], s.bias_arg(), 0.0, s.causal, false, s.scale_arg()},
+                     options});
     auto output = given([s](at::ScalarType t) { return s.heads(t).output.to(t); });
     auto logsumexp = given([s](at::ScalarType t) { return s.heads(t).logsumexp; });
     Shape out_dims = s.query;
@@ -318,18 +359,22 @@ std::vector<OpCase> attention_cases() {
     options.reference = attention_gradients;
     bool bias_gradient = s.bias && !s.bool_bias;
     Arg bias = s.bias ? s.bias_arg() : Arg(undefined);
-    cases.push_back({"aten::_scaled_dot_product_fused_attention_overrideable_backward",
-                     {tensor(1, out_dims), qkv[0], qkv[1], qkv[2], bias, list(true, true, true, bias_gradient), output, logsumexp, undefined,
-                      undefined, s.query[2], s.key[2], 0.0, s.causal, undefined, undefined, s.scale_arg()}, options});
+    cases.push_back(
+        {"aten::_scaled_dot_product_fused_attention_overrideable_backward",
+         {tensor(1, out_dims), qkv[0], qkv[1], qkv[2], bias, list(true, true, true, bias_gradient), output, logsumexp,
+          undefined, undefined, s.query[2], s.key[2], 0.0, s.causal, undefined, undefined, s.scale_arg()},
+         options});
   }
   return cases;
 }
 const bool attention = add_cases(attention_cases());
 
-// ---- optimizers -----------------------------------------------------------------------------------------------------------------
+// ---- optimizers
+// -----------------------------------------------------------------------------------------------------------------
 
-const std::vector<Options::Wider> kSteps = {{at::kFloat, 1e-5, 1e-5, "1 - beta^step is exact here, a difference of float32 there"},
-                                            {at::kBFloat16, 1.6e-2, 1e-4, "rounded once"}};
+const std::vector<Options::Wider> kSteps = {
+    {at::kFloat, 1e-5, 1e-5, "1 - beta^step is exact here, a difference of float32 there"},
+    {at::kBFloat16, 1.6e-2, 1e-4, "rounded once"}};
 
 std::vector<OpCase> optimizer_cases() {
   std::vector<OpCase> cases;
@@ -342,7 +387,8 @@ std::vector<OpCase> optimizer_cases() {
     return tensors({at_shape({3, 5}), at_shape({4})});
   };
   auto at_step = [](double step) { return tensors({given(at::scalar_tensor(step)), given(at::scalar_tensor(step))}); };
-  Arg inverse_scale = given(at::scalar_tensor(4.0)), clean = given(at::scalar_tensor(0.0)), overflow = given(at::scalar_tensor(1.0));
+  Arg inverse_scale = given(at::scalar_tensor(4.0)), clean = given(at::scalar_tensor(0.0)),
+      overflow = given(at::scalar_tensor(1.0));
   Arg no_tensors = tensors({});
   auto lr_tensor = given(at::scalar_tensor(0.01));
   Options options = {.dtypes = kSingleAndDouble, .tolerances = kSteps};
@@ -351,33 +397,41 @@ std::vector<OpCase> optimizer_cases() {
     bool amsgrad, maximize;
     Arg grad_scale, found_inf;
   };
-  const Variation variations[] = {{1, 0, false, false, none, none},           {3, 0.1, false, false, none, none},
-                                  {100, 0.1, true, false, none, none},        {3, 0.1, false, true, none, none},
-                                  {3, 0.1, true, false, inverse_scale, clean}, {3, 0.1, true, false, inverse_scale, overflow}};
+  const Variation variations[] = {{1, 0, false, false, none, none},
+                                  {3, 0.1, false, false, none, none},
+                                  {100, 0.1, true, false, none, none},
+                                  {3, 0.1, false, true, none, none},
+                                  {3, 0.1, true, false, inverse_scale, clean},
+                                  {3, 0.1, true, false, inverse_scale, overflow}};
   for (std::string name : {"aten::_fused_adam", "aten::_fused_adamw"})
     for (const Variation& v : variations)
       for (bool tensor_lr : {false, true}) {
         Arg maxima = v.amsgrad ? pair(x().positive()) : no_tensors;
         Arg lr = tensor_lr ? Arg(lr_tensor) : Arg(0.01);
         cases.push_back({name + (tensor_lr ? ".tensor_lr" : ""),
-                         {pair(x()), pair(x()), pair(x()), pair(x().positive()), maxima, at_step(v.step), lr, 0.9, 0.95, v.weight_decay, 1e-8,
-                          v.amsgrad, v.maximize, v.grad_scale, v.found_inf}, options});
+                         {pair(x()), pair(x()), pair(x()), pair(x().positive()), maxima, at_step(v.step), lr, 0.9, 0.95,
+                          v.weight_decay, 1e-8, v.amsgrad, v.maximize, v.grad_scale, v.found_inf},
+                         options});
       }
   struct SgdVariation {
     double weight_decay, momentum, dampening;
     bool nesterov, maximize, is_first_step;
     Arg grad_scale, found_inf;
   };
-  const SgdVariation sgd[] = {{0, 0, 0, false, false, false, none, none},           {0.1, 0.9, 0, false, false, true, none, none},
-                              {0.1, 0.9, 0.2, false, true, false, none, none},      {0.1, 0.9, 0, true, false, false, none, none},
-                              {0, 0.9, 0, false, false, false, inverse_scale, clean}, {0, 0.9, 0, false, false, false, inverse_scale, overflow}};
+  const SgdVariation sgd[] = {{0, 0, 0, false, false, false, none, none},
+                              {0.1, 0.9, 0, false, false, true, none, none},
+                              {0.1, 0.9, 0.2, false, true, false, none, none},
+                              {0.1, 0.9, 0, true, false, false, none, none},
+                              {0, 0.9, 0, false, false, false, inverse_scale, clean},
+                              {0, 0.9, 0, false, false, false, inverse_scale, overflow}};
   for (const SgdVariation& v : sgd)
     for (bool tensor_lr : {false, true}) {
       Arg buffers = v.momentum != 0 ? pair(x()) : no_tensors;
       Arg lr = tensor_lr ? Arg(lr_tensor) : Arg(0.01);
       cases.push_back({tensor_lr ? "aten::_fused_sgd.tensor_lr" : "aten::_fused_sgd",
-                       {pair(x()), pair(x()), buffers, v.weight_decay, v.momentum, lr, v.dampening, v.nesterov, v.maximize, v.is_first_step,
-                        v.grad_scale, v.found_inf}, options});
+                       {pair(x()), pair(x()), buffers, v.weight_decay, v.momentum, lr, v.dampening, v.nesterov, v.maximize,
+                        v.is_first_step, v.grad_scale, v.found_inf},
+                       options});
     }
   return cases;
 }

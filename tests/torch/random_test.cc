@@ -54,8 +54,8 @@ std::vector<at::Tensor> run(uint64_t seed, uint64_t offset, const Draw& draw) {
 }
 
 // A row of the table on tensors of zeros (self's values do not count) or of given values.
-at::Tensor call(std::string_view name, DType dtype, Dims dims, std::vector<Argument> further, uint64_t seed = 1, uint64_t offset = 0,
-                size_t output = 0) {
+at::Tensor call(std::string_view name, DType dtype, Dims dims, std::vector<Argument> further, uint64_t seed = 1,
+                uint64_t offset = 0, size_t output = 0) {
   return run(seed, offset, [&](Builder& b, const Random& random) {
     std::vector<Argument> arguments{Operand{b.broadcast(b.constant(dtype, 0), dims)}};
     arguments.insert(arguments.end(), further.begin(), further.end());
@@ -107,11 +107,12 @@ TEST(RandomBlocks, CountWhatAnOpTakes) {
     DType dtype;
     int64_t blocks;
   } cases[] = {{0, DType::F32, 0}, {1, DType::F32, 1}, {4, DType::BF16, 1}, {5, DType::S32, 2}, {5, DType::Pred, 2},
-               {1, DType::F64, 1}, {3, DType::S64, 2}, {4, DType::F64, 2}, {3, DType::C64, 2}, {3, DType::C128, 3}};
+               {1, DType::F64, 1}, {3, DType::S64, 2}, {4, DType::F64, 2},  {3, DType::C64, 2}, {3, DType::C128, 3}};
   for (auto& c : cases) EXPECT_EQ(random_blocks(c.elements, c.dtype), c.blocks) << c.elements << " " << torch_name(c.dtype);
 }
 
-// ---- distributions ------------------------------------------------------------------------------------------------------------
+// ---- distributions
+// ------------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMany = 200'000;
 
@@ -158,11 +159,13 @@ TEST(RandomDistributions, NormalsAreInverseErrorFunctionsOfTheWords) {
     at::Tensor sample = call("aten::normal_functional", dtype, {10'000}, {0.0, 1.0}, kSeed, 3);
     at::Tensor x = at::empty({10'000}, at::kDouble);
     for (uint64_t i = 0; i < 10'000; ++i)
-      x.data_ptr<double>()[i] = dtype == DType::F64 ? 2 * philox::unit_double(philox::word64(kSeed, 3, i)) + 0x1p-53 - 1
-                                                    : 2.0 * static_cast<double>(philox::unit_float(philox::word(kSeed, 3, i))) + 0x1p-24 - 1;
+      x.data_ptr<double>()[i] = dtype == DType::F64
+                                    ? 2 * philox::unit_double(philox::word64(kSeed, 3, i)) + 0x1p-53 - 1
+                                    : 2.0 * static_cast<double>(philox::unit_float(philox::word(kSeed, 3, i))) + 0x1p-24 - 1;
     at::Tensor expected = at::erfinv(x) * std::sqrt(2.0);
     double tolerance = dtype == DType::F64 ? 1e-12 : 2e-6;
-    EXPECT_LT(((sample.to(at::kDouble) - expected).abs() / (expected.abs() + 1e-3)).max().item<double>(), tolerance) << torch_name(dtype);
+    EXPECT_LT(((sample.to(at::kDouble) - expected).abs() / (expected.abs() + 1e-3)).max().item<double>(), tolerance)
+        << torch_name(dtype);
   }
 }
 
@@ -185,7 +188,8 @@ TEST(RandomDistributions, GeometricCountsTrials) {
   EXPECT_NEAR(sample.eq(1).to(at::kDouble).mean().item<double>(), 0.25, 0.006);
 }
 
-// ---- integers and masks -----------------------------------------------------------------------------------------------------------
+// ---- integers and masks
+// -----------------------------------------------------------------------------------------------------------
 
 TEST(RandomIntegers, CoverTheirRangeEvenly) {
   for (DType dtype : {DType::S32, DType::S64, DType::F32}) {
@@ -204,7 +208,8 @@ TEST(RandomIntegers, LargeRangesUseSixtyFourBits) {
   EXPECT_LT(wide.max().item<double>(), 1);
   EXPECT_LT(distance(wide, [](double x) { return x; }), 2.7);
   // An int32 range that is not a power of two, from the wide stream.
-  at::Tensor narrow = call("aten::random.to", DType::S32, {kMany}, {int64_t{3} << 29}).to(at::kDouble) / static_cast<double>(int64_t{3} << 29);
+  at::Tensor narrow = call("aten::random.to", DType::S32, {kMany}, {int64_t{3} << 29}).to(at::kDouble) /
+                      static_cast<double>(int64_t{3} << 29);
   EXPECT_LT(distance(narrow, [](double x) { return x; }), 2.7);
   at::Tensor all = call("aten::random", DType::S64, {kMany}, {});
   EXPECT_GE(all.min().item<int64_t>(), 0);
@@ -227,15 +232,18 @@ TEST(RandomMasks, BernoulliFollowsItsProbability) {
   }
 }
 
-// ---- orders and samples -------------------------------------------------------------------------------------------------------------
+// ---- orders and samples
+// -------------------------------------------------------------------------------------------------------------
 
 TEST(RandomOrders, RandpermIsAPermutation) {
   for (DType dtype : {DType::S64, DType::S32}) {
     auto draw = [&](uint64_t seed) {
-      return run(seed, 0, [&](Builder& b, const Random& r) {
-        std::vector<Argument> arguments{int64_t{1000}, dtype};
-        return find_row("aten::randperm")->lower(b, arguments, &r);
-      })[0].to(at::kLong);
+      return run(seed, 0,
+                 [&](Builder& b, const Random& r) {
+                   std::vector<Argument> arguments{int64_t{1000}, dtype};
+                   return find_row("aten::randperm")->lower(b, arguments, &r);
+                 })[0]
+          .to(at::kLong);
     };
     at::Tensor a = draw(1), c = draw(2);
     EXPECT_TRUE(std::get<0>(a.sort()).equal(at::arange(1000)));
@@ -263,7 +271,8 @@ TEST(RandomSamples, MultinomialFollowsItsWeights) {
   for (auto& c : cases) {
     at::Tensor counts = at::bincount(sample(weights, c.rows, c.samples, c.replacement).flatten(), {}, 7).to(at::kDouble);
     for (size_t i = 0; i < weights.size(); ++i)
-      EXPECT_NEAR(counts[static_cast<int64_t>(i)].item<double>() / 50'000, weights[i] / 10, weights[i] == 0 ? 0 : 0.012) << i;
+      EXPECT_NEAR(counts[static_cast<int64_t>(i)].item<double>() / 50'000, weights[i] / 10, weights[i] == 0 ? 0 : 0.012)
+          << i;
   }
 }
 
@@ -278,20 +287,24 @@ TEST(RandomSamples, MultinomialWithoutReplacementIsDistinctAndWeighted) {
   EXPECT_NEAR(second[2].item<double>(), 0.6 * 0.75 + 0.1 / 3, 0.012);
 }
 
-// ---- dropout inside attention ---------------------------------------------------------------------------------------------------------
+// ---- dropout inside attention
+// ---------------------------------------------------------------------------------------------------------
 
-// With values that are the identity the output shows the dropped probabilities; their gradient shows the mask that backward makes.
+// With values that are the identity the output shows the dropped probabilities; their gradient shows the mask that backward
+// makes.
 TEST(RandomAttention, BackwardMakesTheMaskAgain) {
   constexpr int64_t kKeys = 32;
   auto out = run(21, 4, [&](Builder& b, const Random& r) {
     Dims dims{1, 2, kKeys, kKeys};
     Value zero = b.broadcast(b.constant(DType::F32, 0), dims);
-    Value eye = b.convert(b.compare(b.iota({DType::S32, dims}, 2), b.iota({DType::S32, dims}, 3), hlo::Comparison::EQ), DType::F32);
+    Value eye =
+        b.convert(b.compare(b.iota({DType::S32, dims}, 2), b.iota({DType::S32, dims}, 3), hlo::Comparison::EQ), DType::F32);
     Argument none = std::monostate{};
     std::vector<Argument> forward{Operand{zero}, Operand{zero}, Operand{eye}, none, 0.5, false, false, none};
     auto f = find_row("aten::_scaled_dot_product_fused_attention_overrideable")->lower(b, forward, &r);
-    std::vector<Argument> backward{Operand{eye},  Operand{zero}, Operand{zero}, Operand{eye}, none, Dims{0, 0, 1, 0}, Operand{f[0]}, Operand{f[1]},
-                                   none, none, kKeys, kKeys, 0.5, false, Operand{f[6]}, Operand{f[7]}, none};
+    std::vector<Argument> backward{Operand{eye},  Operand{zero}, Operand{zero}, Operand{eye},  none,  Dims{0, 0, 1, 0},
+                                   Operand{f[0]}, Operand{f[1]}, none,          none,          kKeys, kKeys,
+                                   0.5,           false,         Operand{f[6]}, Operand{f[7]}, none};
     auto g = find_row("aten::_scaled_dot_product_fused_attention_overrideable_backward")->lower(b, backward, nullptr);
     return std::vector<Value>{f[0], g[2]};
   });
