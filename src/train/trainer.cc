@@ -136,6 +136,7 @@ void Trainer::resume() {
     raise<InvalidArgument>("{}: {}", path.string(), e.what());
   }
   first_step_ = at_.step + 1;
+  saved_step_ = at_.step;
   log_info("continuing from {}", path.string());
 }
 
@@ -208,9 +209,9 @@ void Trainer::train_step(const TokenBatch& batch, int64_t step, StepResult& resu
 void Trainer::after_step(const StepResult& result) {
   const int64_t step = at_.step;
   const bool first = step == 1, last = step == config_.training.steps;
-  if (first || last || step % config_.metrics.log_freq == 0) log_step(step, result);
+  if (step == first_step_ || last || step % config_.metrics.log_freq == 0) log_step(step, result);
   const bool due = step % config_.checkpoint.interval == 0 || (first && config_.checkpoint.enable_first_step_checkpoint);
-  if (checkpoints_ && (due || last)) save();
+  if (checkpoints_ && due) save();
   if (config_.validator.enable && !last && (first || step % config_.validator.freq == 0)) {
     log_info("validate step: {:2}  loss: {:8.5f}", step, validate(config_.validator.steps));
   }
@@ -258,6 +259,8 @@ double Trainer::validate(int64_t batches) {
 }
 
 void Trainer::save() {
+  if (saved_step_ == at_.step) return;
+  saved_step_ = at_.step;
   const Clock::time_point start = Clock::now();
   checkpoint::State state = collect_state(config_, *model_, *optimizer_, device_);
   state.step = at_.step;

@@ -78,7 +78,7 @@ class Trainer {
   StepOptions step_options_;
 
   Cut at_;
-  int64_t first_step_ = 1;
+  int64_t first_step_ = 1, saved_step_ = 0;
   double seconds_since_log_ = 0, seconds_total_ = 0;
   int64_t steps_since_log_ = 0;
 };

@@ -1,0 +1,266 @@
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <numbers>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "train/adamw.h"
+#include "train/config.h"
+#include "train/metrics.h"
+#include "train/sampler.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace flambeau::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class FileTest : public testing::Test {
+ protected:
+  FileTest() {
+    std::string name = (fs::temp_directory_path() / "flambeau-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~FileTest() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+// ---- configuration ----------------------------------------------------------------------------------------------------------
+
+using ConfigTest = FileTest;
+
+TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
+  const struct {
+    const char* text;
+    std::vector<const char*> parts;
+  } cases[] = {
+      {"[training]\nstpes = 3\n", {"c.toml:2", "training.stpes", "did you mean training.steps"}},
+      {"[optimzer]\nlr = 1.0\n", {"optimzer.lr", "optimizer.lr"}},
+      {"[metrics]\nsteps = 1\n", {"metrics.steps", "did you mean training.steps"}},
+      {"[training]\nsteps = -3\n", {"c.toml:2", "training.steps", "at least 1", "-3", "10000"}},
+      {"[training]\nsteps = 2.5\n", {"training.steps", "2.5"}},
+      {"[training]\nsteps = \"many\"\n", {"training.steps", "\"many\""}},
+      {"[training]\nsteps = [1]\n", {"training.steps", "array"}},
+      {"[optimizer]\nlr = nan\n", {"optimizer.lr", "nan"}},
+      {"[optimizer]\nlr = -1\n", {"optimizer.lr", "-1"}},
+      {"[optimizer]\nbeta1 = 1.0\n", {"optimizer.beta1", "below 1"}},
+      {"[lr_scheduler]\ndecay_type = \"cubic\"\n", {"lr_scheduler.decay_type", "linear", "cubic"}},
+      {"[checkpoint]\nkeep_latest_k = 1\n", {"checkpoint.keep_latest_k", "2"}},
+      {"[checkpoint]\nenable = 1\n", {"checkpoint.enable", "true or false"}},
+      {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
+      {"[training\n", {"c.toml:1", "not TOML"}},
+  };
+  for (const auto& c : cases) {
+    write_file_atomically(folder_ / "c.toml", c.text);
+    try {
+      check_config(load_config(folder_ / "c.toml"));
+      ADD_FAILURE() << c.text;
+    } catch (const Error& e) {
+      for (const char* part : c.parts) EXPECT_THAT(e.what(), HasSubstr(part)) << c.text;
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_THROW(load_config(folder_ / "none.toml"), IoError);
+}
+
+TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
+  Config config;
+  set_from_text(config, "training.steps", "7");
+  set_from_text(config, "optimizer.lr", "1e-3");
+  set_from_text(config, "lr_scheduler.decay_ratio", "0.5");
+  set_from_text(config, "checkpoint.enable", "true");
+  set_from_text(config, "sampling.prompt", "a \"b\"\n\\");
+  write_file_atomically(folder_ / "c.toml", to_toml(config));
+  const Config again = load_config(folder_ / "c.toml");
+  EXPECT_EQ(to_toml(again), to_toml(config));
+  EXPECT_EQ(again.training.steps, 7);
+  EXPECT_EQ(again.sampling.prompt, "a \"b\"\n\\");
+  EXPECT_EQ(again.lr_scheduler.decay_ratio, 0.5);
+  EXPECT_FALSE(again.lr_scheduler.total_steps.has_value());
+}
+
+TEST(Config, OverridesAreChecked) {
+  Config config;
+  EXPECT_THROW(set_from_text(config, "training.steps", "3x"), InvalidArgument);
+  EXPECT_THROW(set_from_text(config, "training.steps", ""), InvalidArgument);
+  EXPECT_THROW(set_from_text(config, "checkpoint.enable", "yes"), InvalidArgument);
+  EXPECT_THROW(set_from_text(config, "optimizer.lr", "inf"), InvalidArgument);
+  EXPECT_TRUE(is_bool_key("checkpoint.enable"));
+  EXPECT_FALSE(is_bool_key("training.steps"));
+}
+
+TEST(Config, TokensAndSequencesMustAgreeExactly) {
+  const struct {
+    std::vector<std::pair<const char*, const char*>> keys;
+    int64_t sequences, accumulation;  // 0: refused
+  } cases[] = {
+      {{}, 8, 1},  // 16384 / 2048
+      {{{"training.num_tokens_per_microbatch_per_dp_rank", "4096"}}, 2, 1},
+      {{{"training.num_tokens_per_microbatch_per_dp_rank", "4097"}}, 0, 0},
+      {{{"training.sequences_per_microbatch", "3"}}, 3, 1},
+      {{{"training.sequences_per_microbatch", "3"}, {"training.num_tokens_per_microbatch_per_dp_rank", "6144"}}, 3, 1},
+      {{{"training.sequences_per_microbatch", "3"}, {"training.num_tokens_per_microbatch_per_dp_rank", "4096"}}, 0, 0},
+      {{{"training.sequences_per_microbatch", "3"}, {"training.sequences_per_train_step", "6"}}, 3, 2},
+      {{{"training.sequences_per_microbatch", "3"}, {"training.sequences_per_train_step", "7"}}, 0, 0},
+      {{{"training.num_tokens_per_train_step", "65536"}}, 8, 4},
+      {{{"training.num_tokens_per_train_step", "65537"}}, 0, 0},
+  };
+  for (const auto& c : cases) {
+    Config config;
+    for (const auto& [key, value] : c.keys) set_from_text(config, key, value);
+    if (c.sequences == 0) {
+      EXPECT_THROW(batching(config), InvalidArgument);
+      continue;
+    }
+    EXPECT_EQ(batching(config).sequences, c.sequences);
+    EXPECT_EQ(batching(config).accumulation, c.accumulation);
+  }
+}
+
+// ---- schedule -----------------------------------------------------------------------------------------------------------
+
+TEST(Schedule, FollowsItsFormula) {
+  const Schedule all({.warmup_steps = 2, .total_steps = 10});  // D = 8, S = 1
+  EXPECT_DOUBLE_EQ(all.factor(0), 0.5);
+  EXPECT_DOUBLE_EQ(all.factor(1), 1);
+  EXPECT_DOUBLE_EQ(all.factor(2), 1);
+  EXPECT_DOUBLE_EQ(all.factor(3), 1 - 1.0 / 8);
+  EXPECT_DOUBLE_EQ(all.factor(9), 1 - 7.0 / 8);  // above the floor
+
+  const auto last = [](DecayType type) {
+    return Schedule({.warmup_steps = 2, .total_steps = 10, .decay_ratio = 0.4, .decay_type = type, .min_lr_factor = 0.1}).factor(8);
+  };  // D = 4, S = 5: p = 2 / 4
+  EXPECT_DOUBLE_EQ(last(DecayType::Linear), 0.1 + 0.9 * 0.5);
+  EXPECT_DOUBLE_EQ(last(DecayType::Sqrt), 0.1 + 0.9 * (1 - std::sqrt(0.5)));
+  EXPECT_DOUBLE_EQ(last(DecayType::Cosine), 0.1 + 0.9 * (1 + std::cos(std::numbers::pi / 2)) / 2);
+
+  const Schedule cut({.warmup_steps = 20, .total_steps = 4});
+  EXPECT_EQ(cut.warmup(), 4);
+  EXPECT_DOUBLE_EQ(cut.factor(3), 1);
+}
+
+// ---- steps ------------------------------------------------------------------------------------------------------------
+
+struct Small {
+  Small() : model(models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48})) {
+    model->parameters().initialize(5, at::kCPU);
+    model->prepare(at::kCPU, 16);
+    optimizer.emplace(model->parameters().tensors(), AdamWOptions{});
+    at::manual_seed(3);
+    batch.tokens = at::randint(0, 64, {4, 2, 16}, at::kLong);
+    batch.labels = at::randint(0, 64, {4, 2, 16}, at::kLong);
+    batch.labels[1].fill_(-100);  // microbatches with different counts of valid tokens
+  }
+  StepResult step(const TokenBatch& b, int64_t n = 1) {
+    TrainStep train(*model, *optimizer, at::kCPU, {});
+    train.start(b, 1e-3, n);
+    return train.finish();
+  }
+  std::unique_ptr<models::Model> model;
+  std::optional<AdamW> optimizer;
+  TokenBatch batch;
+};
+
+TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
+  Small accumulated, whole;
+  whole.batch.tokens = whole.batch.tokens.view({1, 8, 16});
+  whole.batch.labels = whole.batch.labels.view({1, 8, 16});
+  const StepResult a = accumulated.step(accumulated.batch), b = whole.step(whole.batch);
+  EXPECT_NEAR(a.loss, b.loss, 1e-5);
+  EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
+  for (size_t i = 0; i < whole.model->parameters().size(); ++i) {
+    const nn::Parameter &p = accumulated.model->parameters().all()[i], &q = whole.model->parameters().all()[i];
+    EXPECT_TRUE(at::allclose(accumulated.optimizer->exp_avg()[i], whole.optimizer->exp_avg()[i], 1e-3, 1e-7)) << p.name;
+    EXPECT_TRUE(at::allclose(*p.tensor, *q.tensor, 1e-3, 1e-4)) << p.name;
+  }
+}
+
+TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
+  Small small;
+  at::Tensor& poisoned = *small.model->parameters().all()[3].tensor;
+  poisoned.detach().view({-1})[7].fill_(std::numeric_limits<float>::quiet_NaN());
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& t : small.model->parameters().tensors()) before.push_back(t.detach().clone());
+  const StepResult result = small.step(small.batch);
+  EXPECT_FALSE(result.finite);
+  size_t i = 0;
+  for (const at::Tensor& t : small.model->parameters().tensors()) {
+    EXPECT_TRUE(at::allclose(t, before[i], 0, 0, /*equal_nan=*/true)) << i;
+    EXPECT_EQ(small.optimizer->exp_avg()[i].abs().max().item<float>(), 0) << i;
+    ++i;
+  }
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter " + small.model->parameters().all()[3].name);
+
+  Small large;  // finite weights whose products are not
+  large.model->parameters().all()[3].tensor->detach().fill_(1e38F);
+  EXPECT_EQ(first_non_finite(*large.model, at::kCPU, {}, large.batch, large.step(large.batch)), "activation layers.0.attention");
+}
+
+TEST(SampleStep, LooksAtThePrefixAlone) {
+  Small small;
+  SampleStep step(*small.model, at::kCPU, {}, 16);
+  const at::NoGradGuard no_grad;
+  const at::Tensor expected = small.model->forward({at::tensor({3, 1, 4}, at::kLong).unsqueeze(0), {}, {}}, at::kFloat)[2];
+  EXPECT_TRUE(at::allclose(step({3, 1, 4}), expected, 1e-4, 1e-5));
+}
+
+TEST(Sampler, DrawsByProbability) {
+  const std::vector<float> logits = {0, std::log(2.0F), std::log(1.0F), 50};
+  EXPECT_EQ(draw(logits, 3, 0, 0.99), 1);  // the likeliest of the first three
+  EXPECT_EQ(draw(logits, 3, 1, 0.0), 0);
+  EXPECT_EQ(draw(logits, 3, 1, 0.26), 1);
+  EXPECT_EQ(draw(logits, 3, 1, 0.74), 1);
+  EXPECT_EQ(draw(logits, 3, 1, 0.76), 2);
+}
+
+// ---- metrics --------------------------------------------------------------------------------------------------------------
+
+TEST(Metrics, KnowsPeaks) {
+  EXPECT_EQ(peak_tflops("TPU v5 lite"), 197);
+  EXPECT_EQ(peak_tflops("TPU v5"), 459);
+  EXPECT_EQ(peak_tflops("TPU v5p"), 459);
+  EXPECT_EQ(peak_tflops("NVIDIA H100 80GB HBM3"), 989);
+  EXPECT_EQ(peak_tflops("cpu"), std::nullopt);
+}
+
+TEST(Metrics, WritesNumbersForPeople) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1234567), "1,234,567");
+  EXPECT_EQ(with_commas(-123456), "-123,456");
+  EXPECT_EQ(duration(59.4), "59s");
+  EXPECT_EQ(duration(125), "2m 05s");
+  EXPECT_EQ(duration(3 * 3600 + 61), "3h 01m");
+}
+
+using MetricsFileTest = FileTest;
+
+TEST_F(MetricsFileTest, ContinuesAfterTheStepOfTheCheckpoint) {
+  const auto line = [](int64_t step) {
+    StepMetrics m;
+    m.step = step;
+    return m;
+  };
+  const fs::path path = folder_ / "sub" / "m.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (int64_t step : {1, 2, 3}) file.write(line(step));
+  }
+  { std::ofstream(path, std::ios::app) << "{\"step\": 4, \"lo"; }  // killed while writing
+  MetricsFile file(path, 2);
+  file.write(line(3));
+  const std::string text = read_file(path);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3);
+  EXPECT_THAT(text, HasSubstr("\"mfu\":null"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\"step\":4")));
+}
+
+}  // namespace
+}  // namespace flambeau::train
