@@ -6,25 +6,21 @@
 
 import os
 import sysconfig
-
-import torch
-
-# Plugins are looked for among the packages of this very environment.
-os.environ.setdefault("FLAMBEAU_SITE_PACKAGES", sysconfig.get_paths()["purelib"])
-
-from flambeau import _C, tpu  # noqa: E402
-from flambeau.step import capture  # noqa: E402
-
-__version__ = _C.__version__
-__all__ = ["capture", "tpu"]
+import warnings
 
 
 def _autoload():
-    """The entry point: importing this module has registered the device."""
+    """The entry point: importing this module has registered the device.
+
+    Defined before torch is imported, because `import flambeau` makes torch look for it while this module is half made.
+    """
 
 
-def _register():
-    _C.initialize()
+import torch  # noqa: E402
+
+
+def _register(extension, tpu):
+    extension.initialize()
     torch.utils.rename_privateuse1_backend("tpu")
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=False)
@@ -43,4 +39,20 @@ def _print_from_a_copy():
     tensor_str._tensor_str = formatted
 
 
-_register()
+# Plugins are looked for among the packages of this very environment.
+os.environ.setdefault("FLAMBEAU_SITE_PACKAGES", sysconfig.get_paths()["purelib"])
+
+try:
+    from flambeau import _C
+except ImportError as error:
+    if getattr(error, "name", None) != "flambeau._C" and "_C" not in str(error):
+        raise
+    # A checkout that is not built must not keep torch from being imported.
+    warnings.warn(f"the tpu device is not available: {error}; build Flambeau with `make build`", stacklevel=2)
+else:
+    from flambeau import tpu
+    from flambeau.step import capture
+
+    _register(_C, tpu)
+    __version__ = _C.__version__
+    __all__ = ["capture", "tpu"]

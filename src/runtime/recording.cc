@@ -117,6 +117,7 @@ std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<pjrt::
 std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random) {
   compile();
   FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
+  for (const TensorRef& input : inputs) Engine::get().materialise(input);
   std::vector<std::shared_ptr<pjrt::Buffer>> externals;
   externals.reserve(trace_->externals().size());
   std::vector<int64_t> kept;

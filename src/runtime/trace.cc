@@ -144,7 +144,7 @@ bool Trace::born_here(const Storage& storage) const {
 // The value of a storage that this trace has not bound yet is what it held before, or zeros when it held nothing.
 ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.value;
-  if (outer_) return value_of_outer(outer_->current_value(storage, tensor));
+  if (outer_ && storage.recording != id_) return value_of_outer(outer_->current_value(storage, tensor));
   // State that was never written: given a value now, since a constant would hide what later steps write.
   if (kind_ == TraceKind::Capture) Engine::get().materialise(tensor);
   Type type;
