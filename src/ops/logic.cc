@@ -19,11 +19,7 @@ Value compare(Builder& b, Operand x, Operand y) {
   return b.compare(v[0], v[1], direction);
 }
 template <Comparison direction>
-Value compare_scalar(Builder& b, Value x, Scalar y) {
-  Operand number = y.operand(b);
-  check_fits(y, result_type({{x}, number}));
-  return compare<direction>(b, {x}, number);
-}
+Value compare_scalar(Builder& b, Value x, Scalar y) { return compare<direction>(b, {x}, y.operand(b)); }
 
 // ---- logic and bits ----------------------------------------------------------------------------------------------------------
 

@@ -29,10 +29,13 @@ std::optional<DType> combine(std::optional<DType> higher, std::optional<DType> l
   if (!higher || !lower) return higher ? higher : lower;
   if (is_complex(*higher)) return higher;
   if (is_float(*higher)) {
-    if (is_complex(*lower)) return *higher == DType::F64 ? DType::C128 : DType::C64;
-    return higher;
+    if (!is_complex(*lower)) return higher;
+    if (*higher == DType::F16) raise<NotImplemented>("float16 with a complex number would be complex32, which Flambeau does not have");
+    if (is_float8(*higher)) raise<InvalidArgument>("Unknown Complex ScalarType for {}", torch_name(*higher));
+    return *higher == DType::F64 ? DType::C128 : DType::C64;
   }
-  if (*higher == DType::Pred || is_float(*lower) || is_complex(*lower)) return promote_types(*higher, *lower);
+  if (is_complex(*lower)) return lower;
+  if (*higher == DType::Pred || is_float(*lower)) return promote_types(*higher, *lower);
   return higher;
 }
 
@@ -72,7 +75,6 @@ DType result_type(std::span<const Operand> operands) {
 }
 
 bool can_cast(DType from, DType to) {
-  if (is_unsigned_integer(to) && to != DType::U8 && is_signed_integer(from)) return false;
   int f = category(from), t = category(to);
   return f <= t;
 }

@@ -96,7 +96,6 @@ const bool norms = add_cases({
     {"aten::logsumexp", {x(2, 3, 4), ints(1)}},
     {"aten::logsumexp", {x(2, 3, 4), ints(0, 2), true}, kOfFloats},
     {"aten::logsumexp", {x(3, 4).special(), ints(1)}, kOfFloats},
-    {"aten::logsumexp", {x(3, 4), ints()}, kOfFloats},
     {"aten::logsumexp", {scalar(), ints(0)}, kOfFloats},
 });
 
