@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/errors.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -39,7 +40,7 @@ Results fused_attention(const at::Tensor& query, const at::Tensor& key, const at
 
 void register_attention() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  library->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused_attention));
+  library->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(Edge<&fused_attention>::call));
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_fused);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/errors.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -189,13 +190,7 @@ class Kernel final : public c10::OperatorKernel {
   explicit Kernel(Overload overload) : overload_(std::move(overload)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    try {
-      run(op, *stack);
-    } catch (const NotImplemented& error) {
-      C10_THROW_ERROR(NotImplementedError, error.what());
-    } catch (const Error& error) {
-      C10_THROW_ERROR(Error, error.what());
-    }
+    at_the_edge([&] { run(op, *stack); });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/allocator.h"
 #include "device/device.h"
+#include "device/errors.h"
 #include "device/register.h"
 #include "runtime/internal_ops.h"
 
@@ -160,23 +161,23 @@ void record_stream(at::Tensor&, at::Stream) {}  // buffers live as long as anyth
 void register_ops() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   torch::Library& m = *library;
-  m.impl("empty.memory_format", TORCH_FN(empty));
-  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("empty.memory_format", TORCH_FN(Edge<&empty>::call));
+  m.impl("empty_strided", TORCH_FN(Edge<&empty_strided>::call));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
-  m.impl("resize_", TORCH_FN(resize_));
-  m.impl("set_.source_Storage", TORCH_FN(set_source_storage));
-  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_storage_strided));
-  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
-  m.impl("set_", TORCH_FN(set_nothing));
-  m.impl("_copy_from", TORCH_FN(copy_from));
-  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
-  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
-  m.impl("equal", TORCH_FN(equal));
-  m.impl("is_set_to", TORCH_FN(is_set_to));
-  m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("resize_", TORCH_FN(Edge<&resize_>::call));
+  m.impl("set_.source_Storage", TORCH_FN(Edge<&set_source_storage>::call));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(Edge<&set_source_storage_strided>::call));
+  m.impl("set_.source_Tensor", TORCH_FN(Edge<&set_tensor>::call));
+  m.impl("set_", TORCH_FN(Edge<&set_nothing>::call));
+  m.impl("_copy_from", TORCH_FN(Edge<&copy_from>::call));
+  m.impl("_copy_from_and_resize", TORCH_FN(Edge<&copy_from_and_resize>::call));
+  m.impl("_local_scalar_dense", TORCH_FN(Edge<&local_scalar_dense>::call));
+  m.impl("equal", TORCH_FN(Edge<&equal>::call));
+  m.impl("is_set_to", TORCH_FN(Edge<&is_set_to>::call));
+  m.impl("record_stream", TORCH_FN(Edge<&record_stream>::call));
 }
 
 }  // namespace flambeau::device

@@ -238,6 +238,7 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     std::string text = hlo::print(*lowered.graph, {.module_name = name});
     dump(name, text);
     pjrt::CompileOptions options;
+    if (target_.platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // it loses NaNs
     compiled->executable = client_->compile(text, options);
     compiled->externals = std::move(lowered.externals);
     for (size_t i = 0; i < compiled->externals.size(); ++i)
