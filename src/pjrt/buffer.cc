@@ -31,17 +31,21 @@ PJRT_Event* copy_to_host(const Buffer& buffer, void* destination) {
   layout.tiled.struct_size = sizeof(layout.tiled);
   layout.tiled.minor_to_major = minor_to_major;
   layout.tiled.minor_to_major_size = dims.size();
-  return call<&PJRT_Api::PJRT_Buffer_ToHostBuffer>(buffer.client().plugin().api(), "to_host", [&](auto& a) {
-           a.src = buffer.handle();
-           a.host_layout = dims.size() > 1 ? &layout : nullptr;  // with fewer dimensions there is only one
-           a.dst = destination;
-           a.dst_size = static_cast<size_t>(buffer.byte_size());
-         }).event;
+  return call<&PJRT_Api::PJRT_Buffer_ToHostBuffer>(
+             buffer.client().plugin().api(), "to_host",
+             [&](auto& a) {
+               a.src = buffer.handle();
+               a.host_layout = dims.size() > 1 ? &layout : nullptr;  // with fewer dimensions there is only one
+               a.dst = destination;
+               a.dst_size = static_cast<size_t>(buffer.byte_size());
+             })
+      .event;
 }
 
 }  // namespace
 
-Buffer::Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* owned, DType dtype, std::vector<int64_t> dims, int device_id)
+Buffer::Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* owned, DType dtype, std::vector<int64_t> dims,
+               int device_id)
     : client_(std::move(client)), handle_(owned), dtype_(dtype), dims_(std::move(dims)), device_id_(device_id) {}
 
 Buffer::Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* owned) : client_(std::move(client)), handle_(owned) {

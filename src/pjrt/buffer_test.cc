@@ -82,20 +82,20 @@ TEST_P(BufferOnCpu, ReadsStridedArrays) {
     size_t offset;
     std::vector<float> expected;
   } cases[] = {
-      {{2, 3}, {3, 1}, 0, {0, 1, 2, 3, 4, 5}},       // dense
-      {{2, 3}, {1, 2}, 0, {0, 2, 4, 1, 3, 5}},       // transposed
-      {{2, 2}, {12, 3}, 1, {1, 4, 13, 16}},          // a slice with steps
-      {{2, 3}, {0, 1}, 4, {4, 5, 6, 4, 5, 6}},       // broadcast
-      {{4}, {-1}, 3, {3, 2, 1, 0}},                  // reversed
+      {{2, 3}, {3, 1}, 0, {0, 1, 2, 3, 4, 5}},         // dense
+      {{2, 3}, {1, 2}, 0, {0, 2, 4, 1, 3, 5}},         // transposed
+      {{2, 2}, {12, 3}, 1, {1, 4, 13, 16}},            // a slice with steps
+      {{2, 3}, {0, 1}, 4, {4, 5, 6, 4, 5, 6}},         // broadcast
+      {{4}, {-1}, 3, {3, 2, 1, 0}},                    // reversed
       {{2, 1, 3}, {3, 77, 1}, 0, {0, 1, 2, 3, 4, 5}},  // the stride of a dimension of one does not matter
   };
   for (const auto& v : cases) {
     std::vector<int64_t> byte_strides;
     for (const int64_t s : v.strides) byte_strides.push_back(4 * s);
     for (const auto semantics : {HostSemantics::CopyDuringCall, HostSemantics::ZeroCopyIfLegal}) {
-      const auto buffer = c->upload(
-          {.data = host.data() + v.offset, .dtype = DType::F32, .dims = v.dims, .byte_strides = byte_strides},
-          c->devices()[0], semantics);
+      const auto buffer =
+          c->upload({.data = host.data() + v.offset, .dtype = DType::F32, .dims = v.dims, .byte_strides = byte_strides},
+                    c->devices()[0], semantics);
       EXPECT_EQ(download(*buffer), v.expected);
     }
   }
@@ -180,13 +180,15 @@ TEST_P(BufferOnCpu, RefusesWrongRequests) {
   const std::vector<float> host(4);
   const std::vector<int64_t> dims{2, 2}, strides{4};
   EXPECT_THAT(message_of<InvalidArgument>([&] {
-                c->upload({.data = host.data(), .dtype = DType::F32, .dims = dims, .byte_strides = strides}, c->devices()[0]);
+                c->upload({.data = host.data(), .dtype = DType::F32, .dims = dims, .byte_strides = strides},
+                          c->devices()[0]);
               }),
               HasSubstr("strides"));
   Device elsewhere = c->devices()[0];
   elsewhere.addressable = false;
-  EXPECT_THAT(message_of<InvalidArgument>([&] { c->upload({.data = host.data(), .dtype = DType::F32, .dims = dims}, elsewhere); }),
-              HasSubstr("device of this process"));
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { c->upload({.data = host.data(), .dtype = DType::F32, .dims = dims}, elsewhere); }),
+      HasSubstr("device of this process"));
 }
 
 TEST_P(BufferOnCpu, WorksFromManyThreads) {

@@ -46,11 +46,13 @@ std::string take_error_text(const PJRT_Api* api, PJRT_Error* error);
 // Fills a zeroed argument struct with `fill`, calls, and returns the struct with the plugin's outputs.
 template <auto Slot, class Fill>
 ArgsOf<Slot> call(const PJRT_Api* api, std::string_view where, Fill&& fill) {
-  if (!offers<Slot>(api)) [[unlikely]] raise_missing(api, where);
+  if (!offers<Slot>(api)) [[unlikely]]
+    raise_missing(api, where);
   ArgsOf<Slot> args{};
   args.struct_size = sizeof(args);
   fill(args);
-  if (PJRT_Error* error = (api->*Slot)(&args)) [[unlikely]] raise_error(api, where, error);
+  if (PJRT_Error* error = (api->*Slot)(&args)) [[unlikely]]
+    raise_error(api, where, error);
   return args;
 }
 

@@ -16,8 +16,7 @@ std::vector<Device> list_devices(const PJRT_Api* api, PJRT_Client* client) {
   devices.reserve(all.num_devices);
   for (PJRT_Device* handle : std::span(all.devices, all.num_devices)) {
     auto about = [&](auto& a) { a.device = handle; };
-    devices.push_back(
-        describe(api, call<&PJRT_Api::PJRT_Device_GetDescription>(api, "client", about).device_description));
+    devices.push_back(describe(api, call<&PJRT_Api::PJRT_Device_GetDescription>(api, "client", about).device_description));
     devices.back().handle = handle;
     devices.back().addressable = call<&PJRT_Api::PJRT_Device_IsAddressable>(api, "client", about).is_addressable;
   }
@@ -120,8 +119,8 @@ std::unique_ptr<Buffer> Client::upload(const HostArray& array, const Device& dev
     a.num_dims = array.dims.size();
     a.byte_strides = array.byte_strides.data();
     a.num_byte_strides = array.byte_strides.size();
-    a.host_buffer_semantics = zero_copy ? PJRT_HostBufferSemantics_kImmutableZeroCopy
-                                        : PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+    a.host_buffer_semantics =
+        zero_copy ? PJRT_HostBufferSemantics_kImmutableZeroCopy : PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
     a.device = device.handle;
   });
   auto buffer = std::make_unique<Buffer>(shared_from_this(), args.buffer, array.dtype,

@@ -10,7 +10,8 @@ Compiled::~Compiled() {
 }
 
 size_t Compiled::num_outputs() const {
-  return call<&PJRT_Api::PJRT_Executable_NumOutputs>(api_, "executable", [&](auto& a) { a.executable = handle_; }).num_outputs;
+  return call<&PJRT_Api::PJRT_Executable_NumOutputs>(api_, "executable", [&](auto& a) { a.executable = handle_; })
+      .num_outputs;
 }
 
 std::string Compiled::name() const {
@@ -20,7 +21,8 @@ std::string Compiled::name() const {
 
 std::string Compiled::fingerprint() const {
   if (!offers<&PJRT_Api::PJRT_Executable_Fingerprint>(api_)) return {};
-  const auto args = call<&PJRT_Api::PJRT_Executable_Fingerprint>(api_, "executable", [&](auto& a) { a.executable = handle_; });
+  const auto args =
+      call<&PJRT_Api::PJRT_Executable_Fingerprint>(api_, "executable", [&](auto& a) { a.executable = handle_; });
   return {args.executable_fingerprint, args.executable_fingerprint_size};
 }
 

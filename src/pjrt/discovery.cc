@@ -1,4 +1,6 @@
 // Where the plugin's library is: find_plugin.
+#include "pjrt/discovery.h"
+
 #include <cstdlib>
 
 #include <fmt/ranges.h>
@@ -43,15 +45,6 @@ fs::path site_packages_of(const fs::path& environment) {
   return {};
 }
 
-// Of the first `.venv` in `folder` or a folder above it.
-fs::path site_packages_near(fs::path folder) {
-  for (; !folder.empty(); folder = folder.parent_path()) {
-    if (auto found = site_packages_of(folder / ".venv"); !found.empty()) return found;
-    if (folder == folder.root_path()) break;
-  }
-  return {};
-}
-
 // Empty when there is none. `looked` says where it looked.
 fs::path site_packages(std::vector<std::string>& looked) {
   if (const auto given = environment("FLAMBEAU_SITE_PACKAGES"); !given.empty()) {
@@ -88,12 +81,13 @@ fs::path find_package(const Package& package) {
   std::vector<std::string> looked;
   const fs::path site = site_packages(looked);
   if (site.empty()) {
-    raise<InvalidArgument>("[find_plugin] found no Python environment for the plugin '{}' (looked at {}); set FLAMBEAU_SITE_PACKAGES",
-                           package.name, fmt::join(looked, "; "));
+    raise<InvalidArgument>(
+        "[find_plugin] found no Python environment for the plugin '{}' (looked at {}); set FLAMBEAU_SITE_PACKAGES",
+        package.name, fmt::join(looked, "; "));
   }
   if (!is_file(site / package.file)) {
-    raise<InvalidArgument>("[find_plugin] the plugin '{}' is not installed: there is no {}; run pip install {}", package.name,
-                           (site / package.file).string(), package.install);
+    raise<InvalidArgument>("[find_plugin] the plugin '{}' is not installed: there is no {}; run pip install {}",
+                           package.name, (site / package.file).string(), package.install);
   }
   return site / package.file;
 }
@@ -112,6 +106,14 @@ fs::path resolve(std::string_view requested, std::string_view origin) {
 
 }  // namespace
 
+fs::path site_packages_near(fs::path folder) {
+  for (; !folder.empty(); folder = folder.parent_path()) {
+    if (auto found = site_packages_of(folder / ".venv"); !found.empty()) return found;
+    if (folder == folder.root_path()) break;
+  }
+  return {};
+}
+
 fs::path find_plugin(std::string_view requested) {
   if (!requested.empty()) return resolve(requested, "the requested plugin");
   if (const auto given = environment("FLAMBEAU_PLUGIN"); !given.empty()) return resolve(given, "FLAMBEAU_PLUGIN");
@@ -121,16 +123,18 @@ fs::path find_plugin(std::string_view requested) {
   }
   if (const auto given = environment("TPU_LIBRARY_PATH"); !given.empty()) return resolve(given, "TPU_LIBRARY_PATH");
 
-  std::vector<std::string> looked = {"FLAMBEAU_PLUGIN, PJRT_NAMES_AND_LIBRARY_PATHS and TPU_LIBRARY_PATH, which are not set"};
+  std::vector<std::string> looked = {
+      "FLAMBEAU_PLUGIN, PJRT_NAMES_AND_LIBRARY_PATHS and TPU_LIBRARY_PATH, which are not set"};
   const fs::path site = site_packages(looked);
   for (const Package& package : kPackages) {
     if (site.empty() || !device_present(package)) continue;
     if (is_file(site / package.file)) return site / package.file;
     looked.push_back((site / package.file).string());
   }
-  raise<InvalidArgument>("[find_plugin] found no PJRT plugin; looked at {}. Run pip install --no-deps lammps-jax-pjrt-cpu, or set "
-                         "FLAMBEAU_PLUGIN to a plugin's library",
-                         fmt::join(looked, "; "));
+  raise<InvalidArgument>(
+      "[find_plugin] found no PJRT plugin; looked at {}. Run pip install --no-deps lammps-jax-pjrt-cpu, or set "
+      "FLAMBEAU_PLUGIN to a plugin's library",
+      fmt::join(looked, "; "));
 }
 
 }  // namespace flambeau::pjrt

@@ -9,7 +9,8 @@ namespace flambeau::pjrt {
 namespace {
 
 PJRT_Executable* executable_of(const PJRT_Api* api, PJRT_LoadedExecutable* loaded) {
-  return call<&PJRT_Api::PJRT_LoadedExecutable_GetExecutable>(api, "executable", [&](auto& a) { a.loaded_executable = loaded; })
+  return call<&PJRT_Api::PJRT_LoadedExecutable_GetExecutable>(api, "executable",
+                                                              [&](auto& a) { a.loaded_executable = loaded; })
       .executable;
 }
 
@@ -66,7 +67,8 @@ Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutab
     const Compiled compiled(api, executable_of(api, handle_));
     auto about = [&](auto& a) { a.executable = compiled.handle(); };
     num_outputs_ = compiled.num_outputs();
-    if (offers<&PJRT_Api::PJRT_Executable_OutputElementTypes>(api) && offers<&PJRT_Api::PJRT_Executable_OutputDimensions>(api)) {
+    if (offers<&PJRT_Api::PJRT_Executable_OutputElementTypes>(api) &&
+        offers<&PJRT_Api::PJRT_Executable_OutputDimensions>(api)) {
       const auto types = call<&PJRT_Api::PJRT_Executable_OutputElementTypes>(api, "executable", about);
       const auto shapes = call<&PJRT_Api::PJRT_Executable_OutputDimensions>(api, "executable", about);
       if (types.num_output_types == num_outputs_ && shapes.num_outputs == num_outputs_) {
@@ -76,12 +78,13 @@ Executable::Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutab
         }
       }
     }
-    const auto devices =
-        call<&PJRT_Api::PJRT_LoadedExecutable_AddressableDevices>(api, "executable", [&](auto& a) { a.executable = handle_; });
+    const auto devices = call<&PJRT_Api::PJRT_LoadedExecutable_AddressableDevices>(api, "executable",
+                                                                                   [&](auto& a) { a.executable = handle_; });
     for (PJRT_Device* handle : std::span(devices.addressable_devices, devices.num_addressable_devices)) {
       const auto device = std::find_if(client_->devices().begin(), client_->devices().end(),
                                        [&](const Device& d) { return d.handle == handle; });
-      if (device == client_->devices().end()) raise<PluginError>("[pjrt.executable] the plugin names a device that its client lacks");
+      if (device == client_->devices().end())
+        raise<PluginError>("[pjrt.executable] the plugin names a device that its client lacks");
       device_ids_.push_back(device->id);
     }
   } catch (...) {
@@ -122,7 +125,8 @@ std::string Executable::serialize() const {
 void Executable::check_argument(const Buffer* argument, size_t index) const {
   if (argument == nullptr) raise<InvalidArgument>("[pjrt.execute] expected a buffer as argument {}, got none", index);
   if (&argument->client() != client_.get()) {
-    raise<InvalidArgument>("[pjrt.execute] expected a buffer of the program's client as argument {}, got another client's", index);
+    raise<InvalidArgument>("[pjrt.execute] expected a buffer of the program's client as argument {}, got another client's",
+                           index);
   }
 }
 
@@ -177,8 +181,8 @@ std::vector<std::vector<std::unique_ptr<Buffer>>> Executable::execute(std::span<
                                                                       std::span<const int64_t> non_donatable) const {
   const size_t num_devices = device_ids_.empty() ? 1 : device_ids_.size();
   if (arguments.size() != num_devices) {
-    raise<InvalidArgument>("[pjrt.execute] expected arguments for the {} devices of the program, got those of {}", num_devices,
-                           arguments.size());
+    raise<InvalidArgument>("[pjrt.execute] expected arguments for the {} devices of the program, got those of {}",
+                           num_devices, arguments.size());
   }
   std::vector<std::vector<std::unique_ptr<Buffer>>> results;
   if (num_devices == 1) {

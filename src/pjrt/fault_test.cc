@@ -187,7 +187,8 @@ TEST_F(FaultTest, AClientWithoutDevicesIsAnError) {
 
 // Tables that are older, shorter, or have holes. Each lives as long as the process, as a plugin's does.
 const Plugin& changed_fake(const std::string& name, const std::function<void(PJRT_Api&)>& change) {
-  auto* api = new PJRT_Api(fake::fake_api());
+  static auto* tables = new std::vector<std::unique_ptr<PJRT_Api>>;
+  PJRT_Api* api = tables->emplace_back(std::make_unique<PJRT_Api>(fake::fake_api())).get();
   change(*api);
   return Plugin::from_api(api, name);
 }
@@ -206,7 +207,8 @@ TEST_F(FaultTest, AnOlderPluginWorksWithoutNewerCalls) {
   EXPECT_THAT(outputs[0]->dims(), ElementsAre(2, 3));
   EXPECT_EQ(outputs[1]->dtype(), DType::S64);
   EXPECT_EQ(e->fingerprint(), "");
-  EXPECT_THAT(message_of<PluginError>([&] { e->memory_stats(); }), AllOf(HasSubstr("PJRT 0.20"), HasSubstr("does not offer")));
+  EXPECT_THAT(message_of<PluginError>([&] { e->memory_stats(); }),
+              AllOf(HasSubstr("PJRT 0.20"), HasSubstr("does not offer")));
 }
 
 TEST_F(FaultTest, AHoleInTheTableIsAnErrorOfTheCallAlone) {
@@ -219,7 +221,8 @@ TEST_F(FaultTest, AHoleInTheTableIsAnErrorOfTheCallAlone) {
   EXPECT_TRUE(holed.attributes().empty());
   const auto c = Client::create(holed);
   const auto a = upload(*c, {1}, {});
-  EXPECT_THAT(message_of<PluginError>([&] { download(*a); }), AllOf(HasSubstr("[pjrt.to_host]"), HasSubstr("does not offer")));
+  EXPECT_THAT(message_of<PluginError>([&] { download(*a); }),
+              AllOf(HasSubstr("[pjrt.to_host]"), HasSubstr("does not offer")));
   EXPECT_EQ(c->compile(kProgram)->optimized_hlo(), "");
 }
 
@@ -239,7 +242,8 @@ TEST_F(FaultTest, OutputsThatCannotBeWrappedAreFreed) {
 }
 
 TEST_F(FaultTest, AnotherMajorVersionIsRefused) {
-  EXPECT_THAT(message_of<PluginError>([] { changed_fake("future fake", [](PJRT_Api& api) { api.pjrt_api_version.major_version = 1; }); }),
+  EXPECT_THAT(message_of<PluginError>(
+                  [] { changed_fake("future fake", [](PJRT_Api& api) { api.pjrt_api_version.major_version = 1; }); }),
               AllOf(HasSubstr("expected version 0.x"), HasSubstr("got 1.")));
   EXPECT_THAT(message_of<PluginError>([] { Plugin::from_api(nullptr, "no fake"); }), HasSubstr("no table"));
 }
@@ -255,21 +259,25 @@ TEST_F(FaultTest, WithoutTheExtensionNoHandlerIsRegistered) {
 
 // What the extension of a fake plugin got, and answers.
 PJRT_Error* register_handler(PJRT_FFI_Register_Handler_Args* args) {
-  const std::string_view target(args->target_name, args->target_name_size), platform(args->platform_name, args->platform_name_size);
+  const std::string_view target(args->target_name, args->target_name_size),
+      platform(args->platform_name, args->platform_name_size);
   if (target == "taken") return fake::error({.code = 6, .text = "the name is taken"});
-  const bool as_given = target == "target" && platform == "Host" && args->handler == reinterpret_cast<void*>(&register_handler);
+  const bool as_given =
+      target == "target" && platform == "Host" && args->handler == reinterpret_cast<void*>(&register_handler);
   return as_given ? nullptr : fake::error({.code = 3, .text = "wrong arguments"});
 }
 
 TEST_F(FaultTest, RegistersHandlersThroughTheExtension) {
-  static PJRT_FFI_Extension ffi = {{PJRT_FFI_Extension_STRUCT_SIZE, PJRT_Extension_Type_FFI, nullptr}, nullptr, nullptr, register_handler};
+  static PJRT_FFI_Extension ffi = {
+      {PJRT_FFI_Extension_STRUCT_SIZE, PJRT_Extension_Type_FFI, nullptr}, nullptr, nullptr, register_handler};
   static PJRT_Extension_Base first = {sizeof(PJRT_Extension_Base), PJRT_Extension_Type_Profiler, &ffi.base};
   const Plugin& plugin = changed_fake("ffi fake", [](PJRT_Api& api) { api.extension_start = &first; });
   void* handler = reinterpret_cast<void*>(&register_handler);
   EXPECT_TRUE(register_ffi_handler(plugin, "target", "Host", handler));
   EXPECT_EQ(message_of<PluginError>([&] { register_ffi_handler(plugin, "taken", "Host", handler); }),
             "[pjrt.ffi] ALREADY_EXISTS: the name is taken");
-  static PJRT_FFI_Extension old = {{sizeof(PJRT_Extension_Base), PJRT_Extension_Type_FFI, nullptr}, nullptr, nullptr, register_handler};
+  static PJRT_FFI_Extension old = {
+      {sizeof(PJRT_Extension_Base), PJRT_Extension_Type_FFI, nullptr}, nullptr, nullptr, register_handler};
   const Plugin& shorter = changed_fake("old ffi fake", [](PJRT_Api& api) { api.extension_start = &old.base; });
   EXPECT_FALSE(register_ffi_handler(shorter, "target", "Host", handler));
 }
@@ -280,7 +288,8 @@ TEST_F(FaultTest, CompilesForATopology) {
   const auto compiled = topology->compile(kProgram, {.num_partitions = 8});
   EXPECT_EQ(compiled.memory.argument, 28);
   EXPECT_EQ(compiled.memory.output, 24 + 32);
-  EXPECT_THAT(message_of<InvalidArgument>([&] { topology->compile(kProgram, {.num_partitions = 9}); }), HasSubstr("at most 8"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { topology->compile(kProgram, {.num_partitions = 9}); }),
+              HasSubstr("at most 8"));
   const fake::FaultScope scope({.compile = {.text = "HBM is full", .code = 8}, .serialize = {.text = "no"}});
   EXPECT_THAT(message_of<PluginError>([&] { topology->compile(kProgram, {.num_partitions = 8}); }),
               HasSubstr("RESOURCE_EXHAUSTED: HBM is full"));

@@ -22,8 +22,10 @@ XLA_FFI_DEFINE_HANDLER(scale_handler, scale,
 std::string calling(const std::string& target, const std::string& factor) {
   return module(R"(
     func.func public @main(%a: tensor<2x3xf32>) -> tensor<2x3xf32> {
-      %0 = "stablehlo.custom_call"(%a) {call_target_name = ")" + target + R"(", api_version = 4 : i32,
-        backend_config = {factor = )" + factor + R"( : f32},
+      %0 = "stablehlo.custom_call"(%a) {call_target_name = ")" +
+                target + R"(", api_version = 4 : i32,
+        backend_config = {factor = )" +
+                factor + R"( : f32},
         operand_layouts = [dense<[1, 0]> : tensor<2xindex>], result_layouts = [dense<[1, 0]> : tensor<2xindex>]
       } : (tensor<2x3xf32>) -> tensor<2x3xf32>
       return %0 : tensor<2x3xf32>
@@ -42,8 +44,10 @@ TEST(Ffi, CallsAHandler) {
   EXPECT_THAT(download(*outputs[0]), testing::ElementsAre(2.5, 5, 7.5, 10, 12.5, 15));
 
   const auto failing = c->compile(calling("flambeau_test_scale", "0.0"));
-  EXPECT_THAT(message_of<PluginError>([&] { download(*failing->execute(arguments)[0]); }), testing::HasSubstr("a factor of zero"));
-  message_of<PluginError>([&] { c->compile(calling("flambeau_test_nobody", "1.0"))->execute(arguments)[0]->ready().await(); });
+  EXPECT_THAT(message_of<PluginError>([&] { download(*failing->execute(arguments)[0]); }),
+              testing::HasSubstr("a factor of zero"));
+  message_of<PluginError>(
+      [&] { c->compile(calling("flambeau_test_nobody", "1.0"))->execute(arguments)[0]->ready().await(); });
 }
 
 }  // namespace

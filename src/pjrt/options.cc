@@ -17,7 +17,8 @@ std::string device_assignment(const CompileOptions& options) {
   for (int partition = 0; partition < options.num_partitions; ++partition) {
     ProtoWriter ids;
     for (int replica = 0; replica < options.num_replicas; ++replica) {
-      ids.varint(static_cast<uint64_t>(options.device_ids[static_cast<size_t>(replica * options.num_partitions + partition)]));
+      ids.varint(
+          static_cast<uint64_t>(options.device_ids[static_cast<size_t>(replica * options.num_partitions + partition)]));
     }
     message.bytes(3, ProtoWriter().bytes(1, ids.str()).str());
   }
@@ -64,8 +65,8 @@ std::string CompileOptions::to_proto() const {
                            num_replicas, num_partitions);
   }
   if (!device_ids.empty() && device_ids.size() != count) {
-    raise<InvalidArgument>("[pjrt.compile] expected {} device ids ({} replicas x {} partitions), got {}", count, num_replicas,
-                           num_partitions, device_ids.size());
+    raise<InvalidArgument>("[pjrt.compile] expected {} device ids ({} replicas x {} partitions), got {}", count,
+                           num_replicas, num_partitions, device_ids.size());
   }
   ProtoWriter message;
   message.bytes(3, build_options(*this));

@@ -54,7 +54,7 @@ class Plugin {
 
   const PJRT_Api* api() const { return api_; }
   const std::filesystem::path& path() const { return path_; }
-  std::pair<int, int> version() const;  // of the PJRT C API
+  std::pair<int, int> version() const;                          // of the PJRT C API
   const Attributes& attributes() const { return attributes_; }  // among them "stablehlo_current_version"
   // A 64-bit hash of the library's file (path, size, time) and versions: serialized programs are tied to it.
   uint64_t fingerprint() const { return fingerprint_; }
@@ -97,10 +97,10 @@ class Client;
 class Buffer;
 
 struct Device {
-  int id = 0;             // global
+  int id = 0;  // global
   int process_index = 0;
   bool addressable = true;
-  std::string kind;       // "cpu", "TPU v5 lite"
+  std::string kind;  // "cpu", "TPU v5 lite"
   std::string debug_string;
   Attributes attributes;  // "coords", "core_on_chip", "slice_index" on TPU
   PJRT_Device* handle = nullptr;
@@ -132,7 +132,7 @@ class Buffer {
   DType dtype() const { return dtype_; }
   std::span<const int64_t> dims() const { return dims_; }  // of this device's part
   int64_t element_count() const;
-  int64_t byte_size() const;       // logical: elements x element size
+  int64_t byte_size() const;         // logical: elements x element size
   int64_t device_byte_size() const;  // as the plugin lays it out, padding included
   int device_id() const { return device_id_; }
   Event ready() const;
@@ -157,10 +157,10 @@ class Buffer {
 struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
-  bool use_shardy = true;               // when num_partitions > 1
+  bool use_shardy = true;  // when num_partitions > 1
   // Replica-major. Empty: the first num_replicas x num_partitions devices; for one, the first addressable device.
   std::vector<int> device_ids = {};
-  bool portable = false;                // compile_portable_executable: runs on any one device
+  bool portable = false;  // compile_portable_executable: runs on any one device
   // XLA flags of this compilation: name -> value. `xla_allow_excess_precision = false` is always set unless named here.
   std::map<std::string, std::variant<bool, int64_t, double, std::string>> overrides = {};
 
@@ -188,14 +188,14 @@ class Executable {
   std::string name() const;
   std::string fingerprint() const;
   MemoryStats memory_stats() const;
-  std::string optimized_hlo() const;  // the compiled module, a serialized xla.HloModuleProto; empty where the plugin gives none
+  std::string optimized_hlo() const;  // a serialized xla.HloModuleProto; empty where the plugin gives none
   std::string serialize() const;
 
   // Runs on the addressable devices at once. `arguments[d][i]` is argument i on device d; outputs come back the same way.
   // Arguments whose index is in `non_donatable` stay valid although the program aliases them. Asynchronous: outputs
   // may not be ready, and a failure may show only when they are awaited.
-  std::vector<std::vector<std::unique_ptr<Buffer>>> execute(
-      std::span<const std::vector<const Buffer*>> arguments, std::span<const int64_t> non_donatable = {}) const;
+  std::vector<std::vector<std::unique_ptr<Buffer>>> execute(std::span<const std::vector<const Buffer*>> arguments,
+                                                            std::span<const int64_t> non_donatable = {}) const;
   // One device; a portable program runs on that of its first argument. Warm path: no allocation beyond the outputs.
   std::vector<std::unique_ptr<Buffer>> execute(std::span<const Buffer* const> arguments,
                                                std::span<const int64_t> non_donatable = {}) const;
@@ -222,10 +222,10 @@ class Client : public std::enable_shared_from_this<Client> {
   ~Client();
 
   const Plugin& plugin() const { return *plugin_; }
-  const std::string& platform_name() const { return platform_name_; }        // "cpu", "tpu", "cuda"
+  const std::string& platform_name() const { return platform_name_; }  // "cpu", "tpu", "cuda"
   const std::string& platform_version() const { return platform_version_; }
   int process_index() const { return process_index_; }
-  const std::vector<Device>& devices() const { return devices_; }            // all, ordered by id
+  const std::vector<Device>& devices() const { return devices_; }  // all, ordered by id
   const std::vector<Device>& addressable_devices() const { return addressable_; }
 
   // `program` is StableHLO text. PluginError with the plugin's diagnostics.
@@ -258,7 +258,8 @@ class Client : public std::enable_shared_from_this<Client> {
 class Topology {
  public:
   // `name` as the plugin knows it: "v5e:2x2x1"; `options` e.g. chips_per_host_bounds.
-  static std::shared_ptr<const Topology> create(const Plugin& plugin, const std::string& name, const Attributes& options = {});
+  static std::shared_ptr<const Topology> create(const Plugin& plugin, const std::string& name,
+                                                const Attributes& options = {});
   ~Topology();
   const std::string& platform_name() const { return platform_name_; }
   const std::vector<Device>& devices() const { return devices_; }  // `handle` is null: these cannot hold data

@@ -38,15 +38,16 @@ void check_version(const PJRT_Api* api, const std::filesystem::path& path) {
   if (api == nullptr) raise<PluginError>("[pjrt.load] {}: GetPjrtApi gave no table", path.string());
   const auto& version = api->pjrt_api_version;
   if (version.major_version != PJRT_API_MAJOR) {
-    raise<PluginError>("[pjrt.load] {}: expected version {}.x of the PJRT C API, got {}.{}; use another plugin", path.string(),
-                       PJRT_API_MAJOR, version.major_version, version.minor_version);
+    raise<PluginError>("[pjrt.load] {}: expected version {}.x of the PJRT C API, got {}.{}; use another plugin",
+                       path.string(), PJRT_API_MAJOR, version.major_version, version.minor_version);
   }
 }
 
 const PJRT_Api* open_library(const std::filesystem::path& path) {
   prepare_to_load();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) raise<InvalidArgument>("[pjrt.load] {} is not a library that can be loaded: {}", path.string(), dlerror());
+  if (library == nullptr)
+    raise<InvalidArgument>("[pjrt.load] {} is not a library that can be loaded: {}", path.string(), dlerror());
   auto* get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
   if (get_api == nullptr) {
     dlclose(library);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "pjrt/discovery.h"
 #include "pjrt/environment.h"
 #include "pjrt/test_util.h"
 
@@ -21,7 +22,7 @@ FLAMBEAU_ON_CPU_PLUGINS(PluginOnCpu);
 // Sets environment variables (empty: unsets) and puts them back.
 class ScopedEnvironment {
  public:
-  explicit ScopedEnvironment(std::map<std::string, std::string> values) {
+  ScopedEnvironment(std::initializer_list<std::pair<std::string, std::string>> values) {
     for (const auto& [name, value] : values) {
       const char* before = std::getenv(name.c_str());
       before_[name] = before == nullptr ? "" : before;
@@ -85,7 +86,8 @@ TEST(FindPlugin, KnowsNamesAndPaths) {
   EXPECT_THAT(cpu.string(), EndsWith("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"));
   EXPECT_EQ(find_plugin(cpu.string()), cpu);
   for (const std::string wrong : {"gpu9", "/no/such/file.so"}) {
-    EXPECT_THAT(message_of<InvalidArgument>([&] { find_plugin(wrong); }), AllOf(HasSubstr(wrong), HasSubstr("cpu, xla-cpu")));
+    EXPECT_THAT(message_of<InvalidArgument>([&] { find_plugin(wrong); }),
+                AllOf(HasSubstr(wrong), HasSubstr("cpu, xla-cpu")));
   }
 }
 
@@ -106,26 +108,36 @@ TEST(FindPlugin, LooksInOrder) {
       {"cpu", two, three, "", folder.path / "venv", five},
   };
   for (const auto& c : cases) {
-    const ScopedEnvironment environment({{"FLAMBEAU_PLUGIN", c.flambeau},
-                                         {"PJRT_NAMES_AND_LIBRARY_PATHS", c.names},
-                                         {"TPU_LIBRARY_PATH", c.tpu},
-                                         {"FLAMBEAU_SITE_PACKAGES", c.packages},
-                                         {"VIRTUAL_ENV", c.venv}});
+    const ScopedEnvironment environment{{"FLAMBEAU_PLUGIN", c.flambeau},
+                                        {"PJRT_NAMES_AND_LIBRARY_PATHS", c.names},
+                                        {"TPU_LIBRARY_PATH", c.tpu},
+                                        {"FLAMBEAU_SITE_PACKAGES", c.packages},
+                                        {"VIRTUAL_ENV", c.venv}};
     EXPECT_EQ(find_plugin(), c.expected);
   }
 }
 
+TEST(FindPlugin, LooksBesideAndAbove) {
+  const TemporaryFolder folder;
+  folder.add("a/.venv/lib/python3.99/site-packages/some/file");
+  folder.add("a/b/c/.venv/lib/not-python/file");
+  const fs::path expected = folder.path / "a/.venv/lib/python3.99/site-packages";
+  EXPECT_EQ(site_packages_near(folder.path / "a"), expected);
+  EXPECT_EQ(site_packages_near(folder.path / "a/b/c"), expected);
+  EXPECT_EQ(site_packages_near(folder.path), fs::path());
+}
+
 TEST(FindPlugin, SaysWhereItLooked) {
   const TemporaryFolder folder;
-  const ScopedEnvironment environment({{"FLAMBEAU_PLUGIN", ""},
-                                       {"PJRT_NAMES_AND_LIBRARY_PATHS", ""},
-                                       {"TPU_LIBRARY_PATH", ""},
-                                       {"FLAMBEAU_SITE_PACKAGES", folder.path.string()}});
+  const ScopedEnvironment environment{{"FLAMBEAU_PLUGIN", ""},
+                                      {"PJRT_NAMES_AND_LIBRARY_PATHS", ""},
+                                      {"TPU_LIBRARY_PATH", ""},
+                                      {"FLAMBEAU_SITE_PACKAGES", folder.path.string()}};
   EXPECT_THAT(message_of<InvalidArgument>([] { find_plugin(); }),
               AllOf(HasSubstr(folder.path.string()), HasSubstr("xla_cpu_pjrt.so"), HasSubstr("pip install")));
   EXPECT_THAT(message_of<InvalidArgument>([] { find_plugin("cpu"); }),
               AllOf(HasSubstr("lammps-jax-pjrt-cpu"), HasSubstr(folder.path.string())));
-  const ScopedEnvironment missing({{"FLAMBEAU_PLUGIN", "/no/such/plugin.so"}});
+  const ScopedEnvironment missing{{"FLAMBEAU_PLUGIN", "/no/such/plugin.so"}};
   EXPECT_THAT(message_of<InvalidArgument>([] { find_plugin(); }),
               AllOf(HasSubstr("FLAMBEAU_PLUGIN"), HasSubstr("/no/such/plugin.so")));
 }

@@ -33,7 +33,9 @@ class ProtoWriter {
   const std::string& str() const { return bytes_; }
 
  private:
-  static uint64_t tag(int field, int wire_type) { return static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type); }
+  static uint64_t tag(int field, int wire_type) {
+    return static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type);
+  }
   std::string bytes_;
 };
 
@@ -45,8 +47,8 @@ class ProtoReader {
   explicit ProtoReader(std::string_view message) : rest_(message) {}
   bool next();
   int field() const { return field_; }
-  uint64_t integer() const { return integer_; }        // of an integer field, else 0
-  std::string_view bytes() const { return bytes_; }    // of a string, message or packed field, else empty
+  uint64_t integer() const { return integer_; }      // of an integer field, else 0
+  std::string_view bytes() const { return bytes_; }  // of a string, message or packed field, else empty
   static bool take_varint(std::string_view& from, uint64_t& value);
 
  private:

@@ -22,9 +22,9 @@ class CpuPlugins : public testing::TestWithParam<std::string> {
   }
 };
 
-#define FLAMBEAU_ON_CPU_PLUGINS(Suite)                                                                     \
+#define FLAMBEAU_ON_CPU_PLUGINS(Suite)                                                               \
   INSTANTIATE_TEST_SUITE_P(Plugins, Suite, testing::Values("cpu", "xla-cpu"), [](const auto& info) { \
-    return info.param == "cpu" ? std::string("cpu") : std::string("oldest");                               \
+    return info.param == "cpu" ? std::string("cpu") : std::string("oldest");                         \
   })
 
 // A fresh folder that goes away.

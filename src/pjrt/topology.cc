@@ -52,7 +52,8 @@ std::shared_ptr<const Topology> Topology::create(const Plugin& plugin, const std
     topology->devices_.push_back(describe(api, description));
     topology->devices_.back().addressable = false;
   }
-  std::sort(topology->devices_.begin(), topology->devices_.end(), [](const Device& a, const Device& b) { return a.id < b.id; });
+  std::sort(topology->devices_.begin(), topology->devices_.end(),
+            [](const Device& a, const Device& b) { return a.id < b.id; });
   return topology;
 }
 

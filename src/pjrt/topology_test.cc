@@ -70,7 +70,8 @@ TEST(Topology, CompilesForTpuWithoutOne) {
 
 TEST(Topology, ChecksNamesBeforeThePluginDoes) {
   const Plugin& plugin = Plugin::load(find_plugin("cpu"));
-  for (const std::string name : {"", ":2x2", "v5e:", "v5e:0x2", "v5e:2x", "v5e:2xx2", "v5e:-1x2", "v5e:2x2 ", "v5e:99999999999999999999"}) {
+  for (const std::string name :
+       {"", ":2x2", "v5e:", "v5e:0x2", "v5e:2x", "v5e:2xx2", "v5e:-1x2", "v5e:2x2 ", "v5e:99999999999999999999"}) {
     EXPECT_THAT(message_of<InvalidArgument>([&] { Topology::create(plugin, name); }), HasSubstr("'" + name + "'"));
   }
 }

@@ -27,8 +27,8 @@ PJRT_Error* client_create(PJRT_Client_Create_Args* a) {
   const int64_t each = device_count / std::max<int64_t>(process_count, 1);
   for (int id = 0; id < device_count; ++id) {
     const int process = each == 0 ? 0 : static_cast<int>(id / each);
-    client->devices.push_back(std::unique_ptr<PJRT_Device>(
-        new PJRT_Device{{id, process, "fake device " + std::to_string(id)}, client.get()}));
+    client->devices.push_back(
+        std::unique_ptr<PJRT_Device>(new PJRT_Device{{id, process, "fake device " + std::to_string(id)}, client.get()}));
     client->all.push_back(client->devices.back().get());
     if (process == 0) client->addressable.push_back(client->all.back());
   }

@@ -36,7 +36,8 @@ std::string fill(PJRT_Executable& executable, std::string_view text, std::string
 
 PJRT_Error* load(PJRT_Client* client, std::string_view text, std::string_view options, PJRT_LoadedExecutable*& out) {
   auto loaded = std::make_unique<PJRT_LoadedExecutable>();
-  if (auto why = fill(loaded->executable, text, options); !why.empty()) return error({PJRT_Error_Code_INVALID_ARGUMENT, why});
+  if (auto why = fill(loaded->executable, text, options); !why.empty())
+    return error({PJRT_Error_Code_INVALID_ARGUMENT, why});
   loaded->client = client;
   for (const int64_t id : parse_compile_options(options).device_ids) {
     if (id < 0 || id >= static_cast<int64_t>(client->all.size())) {
@@ -51,7 +52,8 @@ PJRT_Error* load(PJRT_Client* client, std::string_view text, std::string_view op
 
 PJRT_Error* client_compile(PJRT_Client_Compile_Args* a) {
   if (auto status = strike(&Faults::compile); status.code != 0) return error(status);
-  return load(a->client, {a->program->code, a->program->code_size}, {a->compile_options, a->compile_options_size}, a->executable);
+  return load(a->client, {a->program->code, a->program->code_size}, {a->compile_options, a->compile_options_size},
+              a->executable);
 }
 
 // A serialized program is a line, the size of the options as text, a line break, the options and the program.

@@ -141,7 +141,7 @@ struct PJRT_Executable : fake::Counted<fake::kExecutable> {
   std::vector<size_t> ranks;
 };
 struct PJRT_LoadedExecutable {
-  PJRT_Executable executable;  // which counts it
+  PJRT_Executable executable;         // which counts it
   std::vector<PJRT_Device*> devices;  // addressable ones
   PJRT_Client* client = nullptr;
 };

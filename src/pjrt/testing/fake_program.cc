@@ -119,7 +119,8 @@ FakeCompileOptions parse_compile_options(std::string_view serialized) {
         if (assignment.field() != 3) continue;
         auto& ids = by_partition.emplace_back();
         std::string_view packed = proto_field(assignment.bytes(), 1);
-        for (uint64_t id = 0; !packed.empty() && ProtoReader::take_varint(packed, id);) ids.push_back(static_cast<int64_t>(id));
+        for (uint64_t id = 0; !packed.empty() && ProtoReader::take_varint(packed, id);)
+          ids.push_back(static_cast<int64_t>(id));
       }
     }
   }
