@@ -36,10 +36,10 @@ std::vector<Case> cases() {
   const at::Tensor table = rope_table({.factor = 8}, 5, 8);
   return {
       {"linear", {random({6, 4}), random({2, 3, 4})},
-       [](const Tensors& t) { return Tensors{linear(t[0], t[1])}; },
+       [](const Tensors& t) { return Tensors{nn::linear(t[0], t[1])}; },
        [](const Tensors& t) { return Tensors{at::linear(t[0], t[1].reshape({6, 4}))}; }},
       {"rms_norm", {random({6, 16}), random({16})},
-       [](const Tensors& t) { return Tensors{rms_norm(t[0], t[1], 1e-5)}; },
+       [](const Tensors& t) { return Tensors{nn::rms_norm(t[0], t[1], 1e-5)}; },
        [](const Tensors& t) { return Tensors{at::rms_norm(t[0], {16}, t[1], 1e-5)}; }},
       {"swiglu", {random({6, 2, 8})},
        [](const Tensors& t) { return Tensors{swiglu(t[0])}; },
@@ -47,7 +47,7 @@ std::vector<Case> cases() {
       {"split_qkv_rope", {random({2, 5, 3, 4, 8})},
        [table](const Tensors& t) {
          const auto parts = split_qkv_rope(t[0], table, 0.25);
-         return Tensors{parts.begin(), parts.end()};
+         return Tensors(parts.begin(), parts.end());
        },
        [table](const Tensors& t) {
          const at::Tensor q = t[0].slice(3, 0, 2).reshape({2, 5, 6, 8}).transpose(1, 2);
@@ -79,7 +79,7 @@ TEST(Layers, EqualTheirCompositionInValueAndGradient) {
 
 TEST(Linear, KeepsTheWeightsGradientInFloat32) {
   const at::Tensor x = at::randn({64, 8}).to(at::kBFloat16), w = random({4, 8});
-  const at::Tensor y = linear(x, w);
+  const at::Tensor y = nn::linear(x, w);
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
   const at::Tensor g = torch::autograd::grad({y.to(at::kFloat).sum()}, {w})[0];
   EXPECT_EQ(g.scalar_type(), at::kFloat);

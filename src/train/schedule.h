@@ -11,7 +11,7 @@ enum class DecayType { Linear, Sqrt, Cosine };
 struct ScheduleOptions {
   int64_t warmup_steps = 200;
   int64_t total_steps = 10000;
-  std::optional<double> decay_ratio;  // none: decay begins where the warm-up ends
+  std::optional<double> decay_ratio = {};  // none: decay begins where the warm-up ends
   DecayType decay_type = DecayType::Linear;
   double min_lr_factor = 0;
 };

@@ -199,7 +199,7 @@ TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
   EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter " + small.model->parameters().all()[3].name);
 
   Small large;  // finite weights whose products are not
-  large.model->parameters().all()[3].tensor->detach().fill_(1e38F);
+  large.model->parameters().all()[2].tensor->detach().fill_(3e38F);
   EXPECT_EQ(first_non_finite(*large.model, at::kCPU, {}, large.batch, large.step(large.batch)), "activation layers.0.attention");
 }
 
