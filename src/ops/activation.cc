@@ -78,7 +78,7 @@ Value prelu(Builder& b, Value x, Value weight) {
 
 void check_hardtanh(DType t, const Scalar& low) {
   if (t == DType::Pred) raise<InvalidArgument>("Bool inputs not supported for hardtanh");
-  if (is_unsigned_integer(t) && low.known && low.known->as_double() < 0)
+  if (is_unsigned_integer(t) && low.number("hardtanh").as_double() < 0)
     raise<InvalidArgument>("cannot do hardtanh on an unsigned type with negative limits");
 }
 Value hardtanh(Builder& b, Value x, Scalar low, Scalar high) {
@@ -225,7 +225,7 @@ constexpr Row kRows[] = {
     row("aten::leaky_relu", lower<&leaky_relu>()),
     row("aten::leaky_relu_backward", lower<&leaky_relu_backward>()),
     row("aten::_prelu_kernel", lower<&prelu>()),
-    row("aten::hardtanh", lower<&hardtanh>()),
+    row("aten::hardtanh", lower<&hardtanh>(), Mark::Specialise),
     row("aten::hardtanh_backward", lower<&hardtanh_backward>()),
     row("aten::hardsigmoid", lower<&hardsigmoid>()),
     row("aten::hardswish", lower<&hardswish>()),

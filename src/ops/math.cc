@@ -199,11 +199,7 @@ Value rounding(Builder& b, Value x) {
 }
 
 Value round_decimals(Builder& b, Value x, int64_t decimals) {
-  refuse_bool("round", x.dtype());
-  if (is_integer(x.dtype())) {
-    if (decimals < 0) refuse_dtype("round_cpu", x.dtype());
-    return x;
-  }
+  require_float("round_cpu", x.dtype());
   return real_function(b, x, [&](Value v) {
     if (decimals == 0) return b.unary(Op::RoundNearestEven, v);
     double power = std::pow(10.0, std::abs(static_cast<double>(decimals)));
