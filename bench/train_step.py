@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times one training step of Flambeau, JAX and PyTorch side by side: the same Llama, weights, data and arithmetic on the same CPUs.
+"""Times one training step of Flambeau, JAX and PyTorch side by side: the same Llama, data and arithmetic on the same CPUs.
 
     bench/train_step.py [--case small|54m] [--rounds N] [--contenders LIST] [--json FILE]
 
-A step is everything: forward, loss, backward, clipping of the global norm, AdamW, all in float32, until the loss has been read.
-Each contender is a process of its own (workers/, build/train_step_worker) that computes only when it is its turn. They start
-from the same files, and before anything is timed their first losses, gradient norms and states are compared: when they are not the
-same computation, the benchmark fails. Then they take turns, a few steps each, round after round; medians are reported.
-See README.md for how to read the numbers.
+A step is everything: forward, loss, backward, clipping of the global norm, AdamW, all in float32, until the loss has been
+read. Each contender is a process of its own (workers/, build/train_step_worker) that computes only when it is its turn. They
+start from the same files, and before anything is timed their first losses, gradient norms and states are compared: when
+they are not the same computation, the benchmark fails. Then they take turns, a few steps each, round after round; medians
+are reported. See README.md for how to read the numbers.
 """
 
 import argparse
@@ -25,8 +25,8 @@ import threading
 import time
 from importlib import metadata
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-WORKERS = ROOT / "bench" / "workers"
+HERE = pathlib.Path(__file__).resolve().parent
+WORKERS = HERE / "workers"
 sys.path.insert(0, str(WORKERS))
 sys.dont_write_bytecode = True
 
@@ -61,7 +61,7 @@ class BenchmarkError(Exception):
     pass
 
 
-# ---- what all of them compute ------------------------------------------------------------------------------------------------
+# ---- what all of them compute --------------------------------------------------------------------------------------------
 
 
 def rope_tables(positions, head_dim):
@@ -81,7 +81,7 @@ def random_weights(case, random):
 
     D, F, E = case.dim, case.ffn_dim, case.head_dim
     weights = {"model.embed_tokens.weight": normal(case.vocab_size, D, std=1), "model.norm.weight": 1 + normal(D),
-               "lm_head.weight": normal(case.vocab_size, D, std=D**-0.5)}
+               "lm_head.weight": normal(case.vocab_size, D, std=2 * D**-0.5)}
     for i in range(case.layers):
         name, depth = f"model.layers.{i}.", (2 * (i + 1)) ** -0.5
         weights |= {
@@ -102,7 +102,9 @@ def write_inputs(case, folder):
     """The files of workers/protocol.py. Returns the number of parameters that are multiplied by."""
     random = np.random.default_rng(0)
     weights = random_weights(case, random)
-    tokens = random.integers(0, case.vocab_size, (BATCHES, case.batch, case.context + 1), dtype=np.int64)
+    # As frequent as words are: then gradients add up and the first steps are clipped, as those of a real run.
+    frequency = 1 / np.arange(1, case.vocab_size + 1)
+    tokens = random.choice(case.vocab_size, (BATCHES, case.batch, case.context + 1), p=frequency / frequency.sum())
     labels = np.ascontiguousarray(tokens[..., 1:])
     labels[random.random(labels.shape) < 0.05] = -100  # so that the mean over valid tokens alone is compared as well
     cos, sin = rope_tables(case.context, case.head_dim)
@@ -114,15 +116,15 @@ def write_inputs(case, folder):
 
 
 def step_gflop(case, multiplied_parameters):
-    """Useful work of a step in 1e9 operations, by formula: 6 operations a token for each parameter that is multiplied by (all but
-    the embedding), and for attention 6 L H (d_qk + d_v) for each key that a token sees, (S + 1) / 2 on average. What a contender
-    computes beyond that (the masked half of the scores, recomputation, the optimizer's elementwise work) does not count."""
+    """Useful work of a step in 1e9 operations, by formula: 6 operations a token for each parameter multiplied by (all
+    but the embedding), and for attention 6 L H (d_qk + d_v) for each key that a token sees, (S + 1) / 2 on average. What a
+    contender computes beyond that (the masked half of the scores, elementwise work) does not count."""
     keys = (case.context + 1) / 2
     per_token = 6 * multiplied_parameters + 6 * case.layers * case.heads * 2 * case.head_dim * keys
     return per_token * case.batch * case.context / 1e9
 
 
-# ---- contenders ----------------------------------------------------------------------------------------------------------------
+# ---- contenders ----------------------------------------------------------------------------------------------------------
 
 
 def command_of(name, folder, worker):
@@ -152,8 +154,8 @@ class Worker:
         self.name, self.timeout = name, options.timeout
         self.log = open(folder / f"{name}.log", "w+")
         self.process = subprocess.Popen(
-            command_of(name, folder, options.worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
-            env=environment(cpus, folder), preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+            command_of(name, folder, options.worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            text=True, env=environment(cpus, folder), preexec_fn=lambda: os.sched_setaffinity(0, cpus))
         self.rounds = []  # of lists of seconds
         self.busy_s = 0.0  # processor time while it was its turn
         self.answer("start")
@@ -210,11 +212,11 @@ def expect_same_computation(workers):
                 if not abs(got - want) <= tolerance * abs(want):
                     when = f"of step {i + 1}" if what in ("losses", "grad_norms") else f"(norm) after step {CHECKED_STEPS}"
                     raise BenchmarkError(
-                        f"{worker.name} and {reference.name} do not compute the same: {what} {when} are {got:.7g} and {want:.7g}, "
-                        f"more than {tolerance:g} apart relatively; their times cannot be compared")
+                        f"{worker.name} and {reference.name} do not compute the same: {what} {when} are {got:.7g} and "
+                        f"{want:.7g}, more than {tolerance:g} apart relatively; their times cannot be compared")
 
 
-# ---- running and reporting -------------------------------------------------------------------------------------------------
+# ---- running and reporting ----------------------------------------------------------------------------------------------
 
 
 def start_all(names, folder, cpus, options):
@@ -224,8 +226,9 @@ def start_all(names, folder, cpus, options):
             worker = Worker(name, folder, cpus, options)
             workers.append(worker)
             worker.build()
+            losses = " ".join(f"{x:.5f}" for x in worker.facts["losses"])
             print(f"{name}: compiled in {worker.built['compile_time_s']:.2f} s, first step after "
-                  f"{worker.built['first_step_s']:.2f} s, losses {' '.join(f'{x:.5f}' for x in worker.facts['losses'])}", flush=True)
+                  f"{worker.built['first_step_s']:.2f} s, losses {losses}", flush=True)
     except BaseException:
         close_all(workers)
         raise
@@ -278,8 +281,8 @@ def rows_of(workers, wanted, case, gflop):
 
 
 def ratios_of(rows):
-    """How many times a peer's step time is Flambeau's: of the medians, and the median of the rounds' own ratios, which does not
-    see a load on the machine that changes slowly."""
+    """How many times a peer's step time is Flambeau's: of the medians, and the median of the rounds' own ratios, which does
+    not see a load on the machine that changes slowly."""
     ours = next((r for r in rows if r["name"] == "flambeau"), None)
     if ours is None:
         return {}
@@ -314,12 +317,13 @@ def run(options):
     cpus = sorted(os.sched_getaffinity(0))[: options.threads]
     case = Case(name=options.case, threads=len(cpus), **CASES[options.case], **ARITHMETIC)
     if "flambeau" in options.contenders and not options.worker.exists():
-        raise BenchmarkError(f"{options.worker} is not built; run `make bench`, or scripts/build.sh build \"\" train_step_worker")
+        raise BenchmarkError(f"{options.worker} is not built; run `make bench`, "
+                             "or scripts/build.sh build \"\" train_step_worker")
     with tempfile.TemporaryDirectory(prefix="flambeau-bench-") as name:
         folder = pathlib.Path(name)
         gflop = step_gflop(case, write_inputs(case, folder))
         load = os.getloadavg()[0]
-        print(f"case {case.name}: {gflop:.2f} GFLOP a step, {case.threads} threads; load of the machine before: {load:.1f}", flush=True)
+        print(f"case {case.name}: {gflop:.2f} GFLOP a step, {case.threads} threads; load average {load:.1f}", flush=True)
         if load > 0.5:
             print("warning: something else keeps this machine busy; the times below are longer than they need be")
         workers = start_all([v for c in options.contenders for v in CONTENDERS[c]], folder, cpus, options)
@@ -354,7 +358,7 @@ def parse_arguments():
         return int(text)
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--case", choices=CASES, default="small", help="the model: 5.8 or 54 million parameters (default: small)")
+    parser.add_argument("--case", choices=CASES, default="small", help="a model of 5.8M or 54M parameters (default: small)")
     parser.add_argument("--rounds", type=count, default=10, help="how often each contender has its turn (default: 10)")
     parser.add_argument("--steps", type=count, default=3, help="steps in a turn (default: 3)")
     parser.add_argument("--contenders", type=contender_list, default=list(CONTENDERS), metavar="LIST",
@@ -362,7 +366,7 @@ def parse_arguments():
     parser.add_argument("--threads", type=count, default=1024, help="CPUs to use (default: all that this process may)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--timeout", type=count, default=900, metavar="S", help="longest wait for one answer (default: 900)")
-    parser.add_argument("--worker", type=pathlib.Path, default=ROOT / "build" / "train_step_worker", metavar="FILE",
+    parser.add_argument("--worker", type=pathlib.Path, default=HERE.parent / "build" / "train_step_worker", metavar="FILE",
                         help="Flambeau's contender (default: build/train_step_worker)")
     return parser.parse_args()
 

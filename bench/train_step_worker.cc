@@ -1,13 +1,17 @@
-// Flambeau's contender in bench/train_step.py: `train_step_worker FOLDER`. It runs the trainer's own step on the default plugin.
+// Flambeau's contender in bench/train_step.py: `train_step_worker FOLDER`. It runs the trainer's own step on the default
+// plugin.
 //
 // The conversation with the benchmark, line by line, is described in workers/protocol.py.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
-#include <string>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -48,7 +52,9 @@ class Contender {
     const checkpoint::SafetensorsReader data(folder / "data.safetensors");
     const at::Tensor tokens = data.read("tokens"), labels = data.read("labels");
     // One microbatch a step: [A = 1, B, S].
-    for (int64_t i = 0; i < tokens.size(0); ++i) batches_.push_back({tokens[i].unsqueeze(0), labels[i].unsqueeze(0), {}, {}});
+    for (int64_t i = 0; i < tokens.size(0); ++i) {
+      batches_.push_back({tokens[i].unsqueeze(0), labels[i].unsqueeze(0), {}, {}});
+    }
   }
 
   json build() {
@@ -90,9 +96,9 @@ class Contender {
  private:
   void make_model() {
     model_ = models::make_model("llama3", "debug",
-                                {.vocab_size = case_.at("vocab_size"), .n_layers = case_.at("layers"), .dim = case_.at("dim"),
-                                 .n_heads = case_.at("heads"), .n_kv_heads = case_.at("kv_heads"),
-                                 .ffn_dim = case_.at("ffn_dim")});
+                                {.vocab_size = case_.at("vocab_size"), .n_layers = case_.at("layers"),
+                                 .dim = case_.at("dim"), .n_heads = case_.at("heads"),
+                                 .n_kv_heads = case_.at("kv_heads"), .ffn_dim = case_.at("ffn_dim")});
     model_->parameters().allocate(device_);
     model_->prepare(device_, case_.at("context"));
     const at::NoGradGuard no_grad;

@@ -1,6 +1,7 @@
 """The training step in JAX on the CPU: `jax_worker.py FOLDER unrolled|scan`. See protocol.py.
 
-One jitted function, its state donated. `unrolled` is an ordinary loop over a list of layers, `scan` is lax.scan over stacked ones.
+One jitted function, its state donated. `unrolled` is an ordinary loop over a list of layers, `scan` is lax.scan over stacked
+ones.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The training step in PyTorch on the CPU: `torch_worker.py FOLDER eager|compile`. See protocol.py.
 
-The strongest ordinary configuration: fused attention, fused AdamW, clipping over all tensors at once; `compile` compiles forward,
-loss and backward as one graph each with Inductor.
+The strongest ordinary configuration: fused attention, fused AdamW, clipping over all tensors at once; `compile` compiles
+forward, loss and backward as full graphs with Inductor.
 """
 
 import sys
