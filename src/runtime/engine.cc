@@ -61,7 +61,7 @@ void Engine::set_defaults(const EngineOptions& options) { defaults() = options; 
 bool Engine::started() { return g_engine.load() != nullptr; }
 
 Engine::Engine(const EngineOptions& options) : options_(options) {
-  const pjrt::Plugin& plugin = pjrt::Plugin::load(pjrt::find_plugin(options.plugin));
+  const pjrt::Plugin& plugin = options.loaded ? *options.loaded : pjrt::Plugin::load(pjrt::find_plugin(options.plugin));
   pjrt::Attributes attributes;
   if (plugin.path().filename().string().find("cpu") != std::string::npos)
     attributes["cpu_device_count"] = int64_t{options.virtual_devices};
@@ -176,8 +176,9 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
     std::lock_guard lock(storage_mutex());
     auto reason = std::make_shared<const std::string>(error.what());
     for (const Assignment& a : assignments) {
-      a.storage->buffer = nullptr;
       a.storage->recording = 0;
+      if (a.storage->buffer && !a.storage->buffer->deleted()) continue;  // not given away yet: it keeps its value
+      a.storage->buffer = nullptr;
       a.storage->failure = reason;
     }
     throw;

@@ -27,8 +27,9 @@
 namespace flambeau::runtime {
 
 struct EngineOptions {
-  std::string plugin;       // as pjrt::find_plugin takes it; empty: the default
+  std::string plugin = {};  // as pjrt::find_plugin takes it; empty: the default
   int virtual_devices = 1;  // of the CPU plugin
+  const pjrt::Plugin* loaded = nullptr;  // this one instead
 };
 
 // What the engine has done since it started.
