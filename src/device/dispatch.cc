@@ -262,13 +262,19 @@ bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& fu
 std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::FunctionSchema& schema) {
   if (!is_form_of(schema, functional)) return std::nullopt;
   Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, false};
+  size_t parameter = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (is_written(argument)) overload.written.push_back(i);
     c10::TypePtr type = argument.type();
     if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     if (type->kind() == c10::TypeKind::GeneratorType) overload.generator = i;
-    if (i < overload.functional_arguments) overload.kinds.push_back(kind_of(argument));
+    if (i >= overload.functional_arguments) continue;
+    overload.kinds.push_back(kind_of(argument));
+    if (overload.kinds.back() == ArgumentKind::Placement) continue;
+    // A float that changes from call to call.
+    if (overload.kinds.back() == ArgumentKind::Float && (row.scalars >> parameter & 1)) overload.kinds.back() = ArgumentKind::Number;
+    ++parameter;
   }
   overload.returns_list =
       !schema.returns().empty() && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;

@@ -10,6 +10,7 @@
 //   Scalar(?)    Scalar, std::optional<Scalar>
 //   int, SymInt  int64_t (?: std::optional)     int[]      Dims (?: std::optional<Dims>)
 //   float        double (?: std::optional)      bool       bool (?: std::optional)
+//                or Scalar, where the number changes from call to call (a learning rate)
 //   ScalarType?  std::optional<DType>           str        std::string
 //   (none)       Random, anywhere in the list: the op draws random numbers; its row is marked by that alone
 //
@@ -82,6 +83,7 @@ struct Row {
   Lowering lower = nullptr;
   bool random = false;
   bool specialise = false;  // every Scalar is known: its value is part of the program
+  uint64_t scalars = 0;     // bit i: parameter i of the function, Random not counted, is a Scalar
 };
 
 // Every op that Flambeau has. Rows are found by name in constant time; indices are stable within a process.
@@ -109,7 +111,12 @@ template <> struct Unpack<Operand> : UnpackPlain<Operand> {};
 template <> struct Unpack<Value> {
   static Value get(const Argument& a, size_t i) { return Unpack<Operand>::get(a, i).value; }
 };
-template <> struct Unpack<Scalar> : UnpackPlain<Scalar> {};
+template <> struct Unpack<Scalar> {
+  static Scalar get(const Argument& a, size_t i) {
+    if (auto* number = std::get_if<double>(&a)) return {Number{*number}, {}};
+    return UnpackPlain<Scalar>::get(a, i);
+  }
+};
 template <> struct Unpack<int64_t> : UnpackPlain<int64_t> {};
 template <> struct Unpack<bool> : UnpackPlain<bool> {};
 template <> struct Unpack<DType> : UnpackPlain<DType> {};
@@ -182,6 +189,11 @@ struct Lower<F> {
     return std::apply([&](auto&&... v) { return pack(F(b, std::forward<decltype(v)>(v)...)); }, std::move(values));
   }
   static constexpr bool random = (is_a<P, Random> || ...);
+  static constexpr uint64_t scalars = [] {
+    uint64_t bits = 0, bit = 1;
+    ((is_a<P, Random> ? 0 : (bits |= is_a<P, Scalar> ? bit : 0, bit <<= 1)), ...);
+    return bits;
+  }();
 };
 
 }  // namespace detail
@@ -189,15 +201,16 @@ struct Lower<F> {
 struct Entry {
   Lowering lower;
   bool random;
+  uint64_t scalars;
 };
 template <auto F>
 constexpr Entry lower() {
-  return {&detail::Lower<F>::run, detail::Lower<F>::random};
+  return {&detail::Lower<F>::run, detail::Lower<F>::random, detail::Lower<F>::scalars};
 }
 
 enum class Mark { None, Specialise };
 constexpr Row row(std::string_view name, Entry entry, Mark mark = Mark::None) {
-  return {name, entry.lower, entry.random, mark == Mark::Specialise};
+  return {name, entry.lower, entry.random, mark == Mark::Specialise, entry.scalars};
 }
 
 }  // namespace flambeau::ops

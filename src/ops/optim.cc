@@ -16,10 +16,10 @@ using Tensors = std::vector<Value>;
 
 DType arithmetic_type(DType t) { return compute_type(t); }
 
-// A rate: a number, or a rank-0 tensor (.tensor_lr), so that schedules do not recompile.
-using Rate = std::variant<double, Value>;
+// A rate: a number that may change from call to call, or a tensor of one element (.tensor_lr).
+using Rate = std::variant<Scalar, Value>;
 Value as_value(Builder& b, const Rate& rate, DType t) {
-  if (auto* number = std::get_if<double>(&rate)) return b.constant(t, *number);
+  if (auto* number = std::get_if<Scalar>(&rate)) return number->as(b, t);
   return b.reshape(convert(b, std::get<Value>(rate), t), {});
 }
 Value scaled(Builder& b, Value x, Value rank0) { return b.multiply(x, b.broadcast(rank0, x.dims())); }
@@ -148,11 +148,11 @@ Tensors fused_sgd(Builder& b, Tensors params, Tensors grads, Tensors buffers, do
 }
 
 constexpr Row kRows[] = {
-    row("aten::_fused_adam", lower<&fused_adam<false, double>>()),
+    row("aten::_fused_adam", lower<&fused_adam<false, Scalar>>()),
     row("aten::_fused_adam.tensor_lr", lower<&fused_adam<false, Value>>()),
-    row("aten::_fused_adamw", lower<&fused_adam<true, double>>()),
+    row("aten::_fused_adamw", lower<&fused_adam<true, Scalar>>()),
     row("aten::_fused_adamw.tensor_lr", lower<&fused_adam<true, Value>>()),
-    row("aten::_fused_sgd", lower<&fused_sgd<double>>()),
+    row("aten::_fused_sgd", lower<&fused_sgd<Scalar>>()),
     row("aten::_fused_sgd.tensor_lr", lower<&fused_sgd<Value>>()),
 };
 

@@ -182,6 +182,20 @@ def test_warm_ops_compile_nothing():
     assert _C.counters()["programs_compiled"] == compiled
 
 
+def test_a_schedule_compiles_nothing():
+    from flambeau import _C
+
+    parameter = torch.nn.Parameter(tpu(X))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1, fused=True)
+    compiled = []
+    for step in range(4):
+        parameter.grad = tpu(Y)
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 2)
+        optimizer.step()
+        compiled.append(_C.counters()["programs_compiled"])
+    assert compiled[1] == compiled[3]
+
+
 # ---- modules, optimizers, capture -----------------------------------------------------------------------------------------------
 
 
