@@ -181,8 +181,8 @@ uint64_t greatest_counted(DType t) {
   return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
 }
 
-// S64 in [0, count), modulo 2^64; count 0 stands for 2^64. Small counts scale 32 bits, so that the bias is below count /
-// 2^32 (2^-4 at worst, as PyTorch's); larger ones take the remainder of 64 bits.
+// S64 in [0, count), modulo 2^64; count 0 stands for 2^64. Small counts scale 32 bits, larger ones take the remainder of 64.
+// Some integers are therefore likelier than others by count / 2^32 or count / 2^64, as in PyTorch, with its limit of 2^28.
 Value below(Builder& b, uint64_t count, DType dtype, const Dims& dims, const Random& random) {
   int64_t n = hlo::Type{dtype, dims}.elements();
   auto constant = [&](uint64_t x, int64_t size) {
