@@ -39,7 +39,9 @@ def current_device():
 
 def set_device(device):
     """Accepts any local rank of a launcher: each process has one logical device."""
-    torch.device("tpu", device) if isinstance(device, int) else torch.device(device)
+    wanted = torch.device("tpu", device) if isinstance(device, int) else torch.device(device)
+    if wanted.type != "tpu":
+        raise ValueError(f"expected a tpu device or a local rank, got {device!r}")
 
 
 class device:  # noqa: N801 (the name that torch.cuda.device has)
