@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
-#include "data/tokenizer.h"
 #include "device/device.h"
 #include "flambeau_version.h"
 #include "pjrt/pjrt.h"
@@ -66,7 +65,7 @@ train::Config configure(const std::string& file, const std::vector<std::string>&
 void train(const train::Config& config) { train::Trainer(config).run(); }
 
 void check(const train::Config& config) {
-  const auto model = train::make_configured_model(config, data::ByteTokenizer().vocab_size());
+  const auto model = train::make_configured_model(config);
   const train::Batching batching = train::batching(config);
   const int64_t parameters = model->parameters().elements();
   fmt::print("{}\n", train::to_toml(config));

@@ -9,9 +9,11 @@ namespace flambeau::train {
 
 static_assert(data::kIgnoredLabel == nn::kIgnoredLabel);
 
+std::unique_ptr<data::Tokenizer> make_tokenizer(const Config&) { return std::make_unique<data::ByteTokenizer>(); }
+
 Datasets load_datasets(const Config& config) {
   Datasets out;
-  out.tokenizer = std::make_unique<data::ByteTokenizer>();
+  out.tokenizer = make_tokenizer(config);
   std::vector<std::string> patterns;
   if (!config.data.pattern.empty()) patterns.push_back(config.data.pattern);
   try {

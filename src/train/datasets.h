@@ -17,6 +17,9 @@ struct Datasets {
   std::unique_ptr<data::Dataset> held_out;  // null where nothing is held out
 };
 
+// What turns the run's text into tokens.
+std::unique_ptr<data::Tokenizer> make_tokenizer(const Config& config);
+
 // Reads the text. InvalidArgument or IoError with the configuration's file and key.
 Datasets load_datasets(const Config& config);
 

@@ -220,6 +220,15 @@ TEST(Sampler, DrawsByProbability) {
   EXPECT_EQ(draw(logits, 3, 1, 0.76), 2);
 }
 
+TEST(Sampler, PrintsWhatATerminalTakes) {
+  EXPECT_EQ(printable("a\tb\n\u00e9\u20ac\U0001F525"), "a\tb\n\u00e9\u20ac\U0001F525");
+  EXPECT_EQ(printable("\x1b[31m\r"), "\uFFFD[31m\uFFFD");
+  EXPECT_EQ(printable("x\xff\xc3"), "x\uFFFD\uFFFD");
+  EXPECT_EQ(printable("\xc0\xaf"), "\uFFFD\uFFFD");          // overlong
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\uFFFD\uFFFD\uFFFD");  // a surrogate
+  EXPECT_EQ(printable("\xc2\x9b"), "\uFFFD");                // a control character of two bytes
+}
+
 // ---- metrics --------------------------------------------------------------------------------------------------------------
 
 TEST(Metrics, KnowsPeaks) {

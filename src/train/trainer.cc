@@ -48,7 +48,8 @@ at::Device open_device(const Config& config) {
   return device::tpu();
 }
 
-std::unique_ptr<models::Model> make_configured_model(const Config& config, int64_t tokenizer_vocab) {
+std::unique_ptr<models::Model> make_configured_model(const Config& config) {
+  const int64_t tokenizer_vocab = make_tokenizer(config)->vocab_size();
   models::Overrides overrides = config.model.overrides;
   // A debug model has no vocabulary of its own: it takes the tokenizer's, rounded up to what matrix products like.
   if (overrides.vocab_size == 0 && config.model.flavor == "debug") overrides.vocab_size = (tokenizer_vocab + 63) / 64 * 64;
@@ -72,8 +73,8 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config, int64
 // ---- setting up -----------------------------------------------------------------------------------------------------------
 
 Trainer::Trainer(Config config)
-    : config_(checked(config)), batching_(batching(config_)), device_(open_device(config_)),
-      datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
+    : config_(checked(config)), batching_(batching(config_)), model_(make_configured_model(config_)),
+      device_(open_device(config_)), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
   step_options_ = {.max_norm = config_.training.max_norm,
                    .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
@@ -83,7 +84,6 @@ Trainer::Trainer(Config config)
            device_facts_.peak_tflops ? fmt::format("{} TFLOPS", *device_facts_.peak_tflops) : "unknown");
   if (config_.debug.print_config) log_info("{}", to_toml(config_));
 
-  model_ = make_configured_model(config_, datasets_.tokenizer->vocab_size());
   const int64_t context = batching_.context;
   log_info("building {} {}: {} parameters, {:.3g} FLOPs a token ({:.3g} with the causal mask discounted)", config_.model.name,
            config_.model.flavor, with_commas(model_->parameters().elements()), model_->flops_per_token(context),
@@ -287,7 +287,7 @@ void Trainer::finish(int signal) {
     const SampleOptions options{.tokens = config_.sampling.tokens, .temperature = config_.sampling.temperature,
                                 .seed = static_cast<uint64_t>(config_.sampling.seed)};
     const std::string text = sample(*sample_step_, *datasets_.tokenizer, batching_.context, config_.sampling.prompt, options);
-    fmt::print("{}{}\n", config_.sampling.prompt, text);
+    fmt::print("{}\n", printable(config_.sampling.prompt + text));
     std::fflush(stdout);
   }
   if (complete && config_.checkpoint.last_save_in_hf) {

@@ -31,8 +31,8 @@ class NonFiniteError : public Error {
 // The device that `config.device` names, registered and with its plugin loaded.
 at::Device open_device(const Config& config);
 
-// The model of the configuration, without tensors; its vocabulary holds `tokenizer_vocab` tokens. InvalidArgument names the key.
-std::unique_ptr<models::Model> make_configured_model(const Config& config, int64_t tokenizer_vocab);
+// The model of the configuration, without tensors. InvalidArgument names the file and the key.
+std::unique_ptr<models::Model> make_configured_model(const Config& config);
 
 class Trainer {
  public:
@@ -62,9 +62,9 @@ class Trainer {
 
   Config config_;
   Batching batching_;
+  std::unique_ptr<models::Model> model_;
   at::Device device_;
   Datasets datasets_;
-  std::unique_ptr<models::Model> model_;
   std::optional<AdamW> optimizer_;
   std::optional<TrainStep> train_step_;
   std::optional<EvalStep> eval_step_;

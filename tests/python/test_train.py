@@ -165,7 +165,7 @@ BAD = [
     (["--model.n_heads", "7"], "small.toml: [model.n_heads]"),
     (["--model.flavor", "9B"], "model.flavor"),
     (["--model.vocab_size", "100"], "model.vocab_size"),
-    (["--training.max_context_length", "200000"], "training."),
+    (["--training.max_context_length", "200000"], "training.max_context_length"),
     (["--data.source", "/nonexistent"], "/nonexistent"),
     (["--data.source", "EMPTY"], "empty"),
     (["--checkpoint.enable", "--checkpoint.load_step", "7"], "checkpoint.load_step"),
