@@ -43,8 +43,7 @@ struct Case {
   int partitions = 1;
   // Plugins ("cpu", "xla-cpu", "tpu") that refuse the program by limits of their own, with a part of what they say.
   std::map<std::string, std::string> refused = {};
-  // Plugins that compile it but whose result differs, with the reason.
-  std::map<std::string, std::string> not_run = {};
+};
 };
 
 std::vector<Case> element_wise_cases();

@@ -70,7 +70,7 @@ class Builder {
 
   // -- element-wise ---------------------------------------------------------------------------------------------------
   Value unary(Op op, Value x);  // any one-operand Op but Convert and BitcastConvert
-  Value binary(Op op, Value x, Value y);
+  Value binary(Op op, Value x, Value y);  // on Pred + and max become or, * and min become and
   Value abs(Value x) { return unary(Op::Abs, x); }
   Value ceil(Value x) { return unary(Op::Ceil, x); }
   Value cos(Value x) { return unary(Op::Cosine, x); }

@@ -87,6 +87,17 @@ unsigned binary_groups(Op op) {
   }
 }
 
+// Plugins disagree about arithmetic on i1 (true + true): say what StableHLO means by it.
+Op logical_form(Op op) {
+  switch (op) {
+    case Op::Add:
+    case Op::Maximum: return Op::Or;
+    case Op::Multiply:
+    case Op::Minimum: return Op::And;
+    default: return op;
+  }
+}
+
 DType real_part(DType t) { return t == DType::C64 ? DType::F32 : t == DType::C128 ? DType::F64 : t; }
 
 std::string_view direction_name(Comparison direction) {
@@ -117,6 +128,7 @@ Value Builder::binary(Op op, Value x, Value y) {
   if (!(groups & group_of(x.dtype())))
     fail(op, fmt::format("expected {} elements, got {}", describe(groups), x.type().to_string()));
   Type type = x.type();
+  if (type.dtype == DType::Pred) op = logical_form(op);
   if (op == Op::Complex) {
     if (type.dtype != DType::F32 && type.dtype != DType::F64)
       fail(op, fmt::format("expected f32 or f64 parts, got {}", type.to_string()));

@@ -73,9 +73,8 @@ std::optional<uint64_t> divide(Op op, Integer x, Integer y) {
 }
 
 std::optional<uint64_t> integer_binary(Op op, Integer x, Integer y) {
-  const bool pred = x.dtype == DType::Pred;
   switch (op) {
-    case Op::Add: return pred ? x.bits | y.bits : x.bits + y.bits;
+    case Op::Add: return x.bits + y.bits;
     case Op::Subtract: return x.bits - y.bits;
     case Op::Multiply: return x.bits * y.bits;
     case Op::Divide:

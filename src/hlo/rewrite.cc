@@ -46,14 +46,14 @@ bool repeats_integer(Value value, uint64_t bits) {
 bool repeats_float(Value value, double number) {
   return is_float(value.dtype()) && repeats(value, encode_float(value.dtype(), number));
 }
-bool is_one(Value value) { return value.dtype() != DType::Pred && (repeats_integer(value, 1) || repeats_float(value, 1)); }
+bool is_one(Value value) { return repeats_integer(value, 1) || repeats_float(value, 1); }
 
 // x op y = x for every x, to the bit. For floats x + 0.0 is not: it turns -0.0 into 0.0.
 bool is_right_neutral(Op op, Value y) {
   switch (op) {
     case Op::Add: return repeats_integer(y, 0) || repeats_float(y, -0.0);
     case Op::Subtract: return repeats_integer(y, 0) || repeats_float(y, 0.0);
-    case Op::Multiply: return is_one(y) || (y.dtype() == DType::Pred && repeats_integer(y, 1));
+    case Op::Multiply:
     case Op::Divide: return is_one(y);
     case Op::And: return repeats_integer(y, ~uint64_t{0});
     case Op::Or:
