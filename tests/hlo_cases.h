@@ -44,7 +44,6 @@ struct Case {
   // Plugins ("cpu", "xla-cpu", "tpu") that refuse the program by limits of their own, with a part of what they say.
   std::map<std::string, std::string> refused = {};
 };
-};
 
 std::vector<Case> element_wise_cases();
 std::vector<Case> constant_cases();
