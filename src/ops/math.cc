@@ -123,6 +123,11 @@ Value exp2(Builder& b, Value x) { return b.power(constant_like(b, x, 2), x); }
 Value log2(Builder& b, Value x) { return times(b, b.log(x), std::numbers::log2e); }
 Value log10(Builder& b, Value x) { return times(b, b.log(x), std::numbers::log10e); }
 Value reciprocal(Builder& b, Value x) { return b.divide(constant_like(b, x, 1), x); }
+// sin(pi x) / (pi x), and 1 at 0.
+Value sinc(Builder& b, Value x) {
+  Value angle = times(b, x, std::numbers::pi), one = constant_like(b, x, 1);
+  return b.select(compare_with(b, x, 0, Comparison::EQ), one, b.divide(b.sin(angle), angle));
+}
 // sqrt(1 - x^2) without cancellation.
 Value cosine_of_arcsine(Builder& b, Value x) {
   Value one = constant_like(b, x, 1);
@@ -289,6 +294,7 @@ constexpr Row kRows[] = {
     row("aten::sin", real_op<Op::Sine>()),
     row("aten::cos", real_op<Op::Cosine>()),
     row("aten::tan", real_op<Op::Tan>()),
+    row("aten::sinc", lower<&real<&sinc>>()),
     row("aten::asin", lower<&real<&asin>>()),
     row("aten::acos", lower<&real<&acos>>()),
     row("aten::atan", lower<&real<&atan>>()),

@@ -124,6 +124,8 @@ const bool of_reals = add_cases({
     {"aten::sin", {x().range(-10, 10)}},
     {"aten::cos", {x().range(-10, 10)}},
     {"aten::tan", {x()}},
+    {"aten::sinc", {x()}},
+    {"aten::sinc", {x().special()}, kOfFloats},
     {"aten::asin", {x().range(-1.2, 1.2)}},
     {"aten::acos", {x().range(-1.2, 1.2)}},
     {"aten::atan", {x()}},
