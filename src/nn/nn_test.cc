@@ -53,6 +53,16 @@ std::vector<Case> cases() {
          const at::Tensor q = t[0].slice(3, 0, 2).reshape({2, 5, 6, 8}).transpose(1, 2);
          return Tensors{rotate(q, table) * 0.25, rotate(t[0].select(3, 2).transpose(1, 2), table), t[0].select(3, 3).transpose(1, 2)};
        }},
+      {"split_qkv_norm_rope", {random({2, 5, 3, 4, 8}), random({8}), random({8})},
+       [table](const Tensors& t) {
+         const auto parts = split_qkv_norm_rope(t[0], t[1], t[2], 1e-2, table, 0.25);
+         return Tensors(parts.begin(), parts.end());
+       },
+       [table](const Tensors& t) {
+         const at::Tensor q = at::rms_norm(t[0].slice(3, 0, 2).reshape({2, 5, 6, 8}), {8}, t[1], 1e-2);
+         const at::Tensor k = at::rms_norm(t[0].select(3, 2), {8}, t[2], 1e-2);
+         return Tensors{rotate(q.transpose(1, 2), table) * 0.25, rotate(k.transpose(1, 2), table), t[0].select(3, 3).transpose(1, 2)};
+       }},
   };
 }
 

@@ -65,6 +65,43 @@ struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
   }
 };
 
+struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
+  // Weight of each of the G queries and the key of a group, [G + 1, E]; `scale` is the queries' own.
+  static at::Tensor weights(const at::Tensor& q_norm, const at::Tensor& k_norm, int64_t G, double scale) {
+    return at::cat({(q_norm * scale).unsqueeze(0).expand({G, -1}), k_norm.unsqueeze(0)});
+  }
+
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm,
+                               double epsilon, const at::Tensor& table, double scale) {
+    const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
+    const at::Tensor x = qkv.narrow(3, 0, G + 1).to(at::kFloat);
+    const at::Tensor inverse_rms = at::mean(x * x, {-1}, true).add(epsilon).rsqrt();
+    ctx->save_for_backward({qkv, q_norm, k_norm, table, inverse_rms});
+    ctx->saved_data["scale"] = scale;
+    const auto [cos, sin] = tables(table, at::kFloat);
+    const at::Tensor qk = turn(x * inverse_rms * weights(q_norm, k_norm, G, scale), cos, sin).to(qkv.scalar_type());
+    return {qk.narrow(3, 0, G).reshape({B, S, K * G, E}).transpose(1, 2), qk.select(3, G).transpose(1, 2),
+            qkv.select(3, G + 1).transpose(1, 2)};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &qkv = saved[0], &inverse_rms = saved[4];
+    const double scale = ctx->saved_data["scale"].toDouble();
+    const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
+    const auto [cos, sin] = tables(saved[3], at::kFloat);
+    const at::Tensor gq = gradients[0].transpose(1, 2).reshape({B, S, K, G, E}), gk = gradients[1].transpose(1, 2).unsqueeze(3);
+    const at::Tensor g = turn(at::cat({gq, gk}, 3).to(at::kFloat), cos, -sin);
+
+    const at::Tensor normed = qkv.narrow(3, 0, G + 1).to(at::kFloat) * inverse_rms;
+    const at::Tensor gw = g * weights(saved[1], saved[2], G, scale);
+    const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * inverse_rms;
+    const at::Tensor dw = (g * normed).sum({0, 1, 2});
+    const at::Tensor dqkv = at::cat({dx.to(qkv.scalar_type()), gradients[2].transpose(1, 2).unsqueeze(3)}, 3);
+    return {dqkv, dw.narrow(0, 0, G).sum(0) * scale, dw.select(0, G), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor rope_table(const RopeOptions& options, int64_t positions, int64_t head_dim) {
@@ -75,6 +112,12 @@ at::Tensor rope_table(const RopeOptions& options, int64_t positions, int64_t hea
 
 std::array<at::Tensor, 3> split_qkv_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& table, double scale) {
   auto parts = SplitQkvRope::apply(qkv_BSKPE, table, scale);
+  return {parts[0], parts[1], parts[2]};
+}
+
+std::array<at::Tensor, 3> split_qkv_norm_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& q_norm_E, const at::Tensor& k_norm_E,
+                                              double epsilon, const at::Tensor& table, double scale) {
+  auto parts = SplitQkvNormRope::apply(qkv_BSKPE, q_norm_E, k_norm_E, epsilon, table, scale);
   return {parts[0], parts[1], parts[2]};
 }
 

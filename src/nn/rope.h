@@ -26,4 +26,9 @@ at::Tensor rope_table(const RopeOptions& options, int64_t positions, int64_t hea
 // Returns q [B, K G, S, E] multiplied by `scale`, k [B, K, S, E], v [B, K, S, E]. The gradient is one concatenation.
 std::array<at::Tensor, 3> split_qkv_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& table, double scale);
 
+// The same with an RMSNorm of each query and key head (weights [E]) before the turn. Norm and turn are computed in float32 and
+// rounded once; q and k share one pass over them, forward and backward, which keeps nothing but qkv and a number a head.
+std::array<at::Tensor, 3> split_qkv_norm_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& q_norm_E, const at::Tensor& k_norm_E,
+                                              double epsilon, const at::Tensor& table, double scale);
+
 }  // namespace flambeau::nn
