@@ -74,7 +74,7 @@ struct Overrides {
 // InvalidArgument for an unknown name or flavour (lists those known), or sizes that do not fit together.
 std::unique_ptr<Model> make_model(const std::string& name, const std::string& flavor, const Overrides& overrides);
 
-// "llama3: debug, 1B, 3B, 8B, 70B, 405B", for help texts.
+// "llama3: debug, 1B, 3B, 8B, 70B, 405B; qwen3: ...", for help texts.
 std::string known_models();
 
 }  // namespace flambeau::models

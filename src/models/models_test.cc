@@ -1,82 +1,118 @@
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "models/llama3/llama3.h"
+#include "models/model.h"
+#include "nn/loss.h"
 
 namespace flambeau::models {
 namespace {
 
 constexpr Overrides kSmall{.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48};
 
-TEST(Llama3, FlavoursHaveTheirParameters) {
-  const std::pair<const char*, int64_t> published[] = {
-      {"1B", 1'235'814'400}, {"3B", 3'212'749'824}, {"8B", 8'030'261'248}, {"70B", 70'553'706'496}, {"405B", 405'853'388'800}};
-  for (const auto& [flavor, parameters] : published) {
-    EXPECT_EQ(make_model("llama3", flavor, {})->parameters().elements(), parameters) << flavor;
+TEST(Models, FlavoursHaveTheirParameters) {
+  const struct {
+    const char *family, *flavor;
+    int64_t parameters;
+  } published[] = {
+      {"llama3", "1B", 1'235'814'400},   {"llama3", "3B", 3'212'749'824},      {"llama3", "8B", 8'030'261'248},
+      {"llama3", "70B", 70'553'706'496}, {"llama3", "405B", 405'853'388'800},  {"qwen3", "0.6B", 596'049'920},
+      {"qwen3", "1.7B", 1'720'574'976},  {"qwen3", "4B", 4'022'468'096},       {"qwen3", "8B", 8'190'735'360},
+      {"qwen3", "14B", 14'768'307'200},  {"qwen3", "32B", 32'762'123'264},
+  };
+  for (const auto& p : published) {
+    EXPECT_EQ(make_model(p.family, p.flavor, {})->parameters().elements(), p.parameters) << p.family << " " << p.flavor;
   }
 }
 
-TEST(Llama3, CountsFlopsAsTheFieldDoes) {
-  const auto model = make_model("llama3", "8B", {});
+TEST(Models, CountFlopsAsTheFieldDoes) {
+  const auto llama = make_model("llama3", "8B", {});
   const double dense = 6.0 * (8'030'261'248 - 128'256.0 * 4096);
-  EXPECT_DOUBLE_EQ(model->flops_per_token(8192), dense + 6.0 * 32 * 32 * (128 + 128) * 8192);
-  EXPECT_NEAR(model->causal_flops_per_token(8192), dense + 6.0 * 32 * 32 * 256 * 4096.5, 1e3);
+  EXPECT_DOUBLE_EQ(llama->flops_per_token(8192), dense + 6.0 * 32 * 32 * (128 + 128) * 8192);
+  EXPECT_NEAR(llama->causal_flops_per_token(8192), dense + 6.0 * 32 * 32 * 256 * 4096.5, 1e3);
+  // A tied embedding is multiplied by as the head; heads of 128 are wider than 1024 / 16.
+  EXPECT_DOUBLE_EQ(make_model("qwen3", "0.6B", {})->flops_per_token(4096),
+                   6.0 * 596'049'920 + 6.0 * 28 * 16 * (128 + 128) * 4096);
 }
 
-TEST(Llama3, RefusesSizesThatDoNotFit) {
+TEST(Models, RefuseSizesThatDoNotFit) {
   const struct {
-    const char* flavor;
+    const char *family, *flavor;
     Overrides overrides;
     const char* message;
   } cases[] = {
-      {"9B", {}, "model.flavor"},
-      {"debug", {.n_heads = 7}, "model.n_heads"},
-      {"debug", {.n_kv_heads = 3}, "model.n_kv_heads"},
-      {"debug", {.dim = 24}, "model.n_heads"},  // heads of 3: RoPE turns pairs
+      {"llama9", "debug", {}, "choose from llama3: debug, 1B, 3B, 8B, 70B, 405B; qwen3: debug,"},
+      {"llama3", "9B", {}, "model.flavor"},
+      {"llama3", "debug", {.n_heads = 7}, "model.n_heads"},
+      {"llama3", "debug", {.n_kv_heads = 3}, "model.n_kv_heads"},
+      {"llama3", "debug", {.dim = 24}, "model.n_heads"},  // heads of 3: RoPE turns pairs
+      {"llama3", "debug", {.n_layers = -1}, "model.n_layers"},
+      {"qwen3", "debug", {.n_kv_heads = 3}, "model.n_kv_heads"},
   };
   for (const auto& c : cases) {
     try {
-      make_model("llama3", c.flavor, c.overrides);
+      make_model(c.family, c.flavor, c.overrides);
       ADD_FAILURE() << c.message;
     } catch (const InvalidArgument& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr(c.message));
     }
   }
-  EXPECT_THROW(make_model("llama9", "debug", {}), InvalidArgument);
+  EXPECT_NO_THROW(make_model("qwen3", "debug", {.n_heads = 24}));  // heads have a size of their own
+  EXPECT_THROW(make_model("qwen3", "debug", {})->prepare(at::kCPU, 40961), InvalidArgument);
 }
 
-TEST(Llama3, HuggingFaceNamesGoThereAndBack) {
-  const auto model = make_model("llama3", "debug", kSmall);
-  model->parameters().initialize(1, at::kCPU);
-  const std::vector<at::Tensor> before = model->parameters().tensors();
-  NamedTensors named = model->to_hugging_face(before);
-  EXPECT_EQ(named.size(), 2 * 9 + 3U);
-  const std::vector<at::Tensor> after = model->from_hugging_face(named);
-  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << model->parameters().all()[i].name;
+TEST(Models, HuggingFaceNamesGoThereAndBack) {
+  for (const auto& [family, tensors] : {std::pair{"llama3", 2 * 9 + 3U}, {"qwen3", 2 * 11 + 2U}}) {
+    SCOPED_TRACE(family);
+    const auto model = make_model(family, "debug", kSmall);
+    model->parameters().initialize(1, at::kCPU);
+    const std::vector<at::Tensor> before = model->parameters().tensors();
+    NamedTensors named = model->to_hugging_face(before);
+    EXPECT_EQ(named.size(), tensors);
+    const std::vector<at::Tensor> after = model->from_hugging_face(named);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << model->parameters().all()[i].name;
 
-  NamedTensors missing(named.begin() + 1, named.end());
-  EXPECT_THROW(model->from_hugging_face(missing), InvalidArgument);
-  named.emplace_back("model.extra", at::zeros({1}));
-  EXPECT_THROW(model->from_hugging_face(named), InvalidArgument);
-  named.pop_back();
-  named[0].second = at::zeros({3, 32});
-  EXPECT_THROW(model->from_hugging_face(named), InvalidArgument);
+    NamedTensors missing(named.begin() + 1, named.end());
+    EXPECT_THROW(model->from_hugging_face(missing), InvalidArgument);
+    named.emplace_back("model.extra", at::zeros({1}));
+    EXPECT_THROW(model->from_hugging_face(named), InvalidArgument);
+    named.pop_back();
+    named[0].second = at::zeros({3, 32});
+    EXPECT_THROW(model->from_hugging_face(named), InvalidArgument);
+  }
 }
 
-TEST(Llama3, PackedDocumentsEqualSeparateOnes) {
-  const auto model = make_model("llama3", "debug", kSmall);
-  model->parameters().initialize(2, at::kCPU);
-  model->prepare(at::kCPU, 8);
+TEST(Models, PackedDocumentsEqualSeparateOnes) {
   const at::NoGradGuard no_grad;
   const at::Tensor tokens = at::tensor({5, 6, 7, 8, 9, 10, 11, 12}, at::kLong).unsqueeze(0);
   const at::Tensor positions = at::tensor({0, 1, 2, 0, 1, 2, 3, 4}, at::kLong).unsqueeze(0);
   const at::Tensor documents = at::tensor({0, 0, 0, 1, 1, 1, 1, 1}, at::kLong).unsqueeze(0);
-  const at::Tensor packed = model->forward({tokens, positions, documents}, at::kFloat);
-  const at::Tensor first = model->forward({tokens.narrow(1, 0, 3), {}, {}}, at::kFloat);
-  const at::Tensor second = model->forward({tokens.narrow(1, 3, 5), {}, {}}, at::kFloat);
-  EXPECT_TRUE(at::allclose(packed, at::cat({first, second}), 1e-4, 1e-5));
+  for (const char* family : {"llama3", "qwen3"}) {
+    const auto model = make_model(family, "debug", kSmall);
+    model->parameters().initialize(2, at::kCPU);
+    model->prepare(at::kCPU, 8);
+    const at::Tensor packed = model->forward({tokens, positions, documents}, at::kFloat);
+    const at::Tensor first = model->forward({tokens.narrow(1, 0, 3), {}, {}}, at::kFloat);
+    const at::Tensor second = model->forward({tokens.narrow(1, 3, 5), {}, {}}, at::kFloat);
+    EXPECT_TRUE(at::allclose(packed, at::cat({first, second}), 1e-4, 1e-5)) << family;
+  }
+}
+
+TEST(Models, BeginWithSmallLogits) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(3);
+  const at::Tensor tokens = at::randint(64, {4, 32}, at::kLong), labels = at::randint(64, {128}, at::kLong);
+  for (const char* family : {"llama3", "qwen3"}) {  // untied and tied
+    const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 2, .ffn_dim = 256});
+    model->parameters().initialize(3, at::kCPU);
+    model->prepare(at::kCPU, 32);
+    const at::Tensor logits = model->forward({tokens, {}, {}}, at::kFloat);
+    // The head's rows have length 1 and its input has length sqrt(D) = 16, so no logit is far beyond it.
+    EXPECT_LT(nn::cross_entropy_sum(logits, labels).item<float>() / 128, std::log(64.0) + 16) << family;
+  }
 }
 
 }  // namespace

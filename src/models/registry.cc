@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/llama3/llama3.h"
 #include "models/model.h"
+#include "models/qwen3/qwen3.h"
 
 namespace flambeau::models {
 namespace {
@@ -24,6 +25,7 @@ Family family(const char* name) {
 
 const Family kFamilies[] = {
     family<Llama3>("llama3"),
+    family<Qwen3>("qwen3"),
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Runs pieces of the trainer on numbers from a file, for tests that compare them with other implementations.
 //
-//   train_reference llama cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; sizes in the metadata.
+//   train_reference model cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; family and sizes in the
+//                                           metadata.
 //                                           OUT: logits, loss (sum / valid tokens), gradients under the same names
 //   train_reference adamw cpu|tpu IN OUT    IN: parameter.NAME, gradient.STEP.NAME; options in the metadata.
 //                                           OUT: parameter.NAME after all steps, norm.STEP and factor.STEP of the clipping
@@ -22,9 +23,9 @@ using checkpoint::NamedTensors;
 using checkpoint::SafetensorsReader;
 using Tensors = std::vector<at::Tensor>;
 
-NamedTensors llama(at::Device device, const SafetensorsReader& in) {
+NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
   const auto size = [&](const char* key) { return std::stoll(in.metadata().at(key)); };
-  const auto model = models::make_model("llama3", "debug",
+  const auto model = models::make_model(in.metadata().at("family"), "debug",
                                         {.vocab_size = size("vocab_size"), .n_layers = size("n_layers"), .dim = size("dim"),
                                          .n_heads = size("n_heads"), .n_kv_heads = size("n_kv_heads"), .ffn_dim = size("ffn_dim")});
   models::NamedTensors weights;
@@ -84,14 +85,14 @@ NamedTensors adamw(at::Device device, const SafetensorsReader& in) {
 }
 
 int run(const std::vector<std::string>& words) {
-  if (words.size() != 4) raise<InvalidArgument>("train_reference: expected llama|adamw cpu|tpu IN OUT");
+  if (words.size() != 4) raise<InvalidArgument>("train_reference: expected model|adamw cpu|tpu IN OUT");
   at::Device device = at::kCPU;
   if (words[1] == "tpu") {
     device::initialize();
     device = device::tpu();
   }
   const SafetensorsReader in(words[2]);
-  checkpoint::write_safetensors(words[3], words[0] == "llama" ? llama(device, in) : adamw(device, in));
+  checkpoint::write_safetensors(words[3], words[0] == "model" ? model_step(device, in) : adamw(device, in));
   return 0;
 }
 

@@ -1,4 +1,4 @@
-"""The trainer's pieces against other implementations: Hugging Face's Llama, torch's AdamW and gradient clipping."""
+"""The trainer's pieces against other implementations: Hugging Face's models, torch's AdamW and gradient clipping."""
 
 import subprocess
 
@@ -26,21 +26,21 @@ def assert_close(got, expected, tolerance, name):
     assert error <= tolerance * expected.abs().max().item(), f"{name}: off by {error}, largest value {expected.abs().max().item()}"
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_llama_equals_hugging_face(root, tmp_path, device):
-    import transformers
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=SIZES["dim"], intermediate_size=SIZES["ffn_dim"], num_hidden_layers=SIZES["n_layers"],
-        num_attention_heads=SIZES["n_heads"], num_key_value_heads=SIZES["n_kv_heads"], vocab_size=SIZES["vocab_size"],
-        rms_norm_eps=1e-5, max_position_embeddings=131072, tie_word_embeddings=False, initializer_range=0.05, rope_theta=500000.0,
+def llama3(transformers, sizes):
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **sizes, rms_norm_eps=1e-5, max_position_embeddings=131072, tie_word_embeddings=False, rope_theta=500000.0,
         rope_scaling={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                      "original_max_position_embeddings": 8192})
-    model = transformers.LlamaForCausalLM(config).float()
-    with torch.no_grad():
-        for name, p in model.named_parameters():  # norms start at 1, where a missing weight would not show
-            if "norm" in name:
-                p.add_(0.2 * torch.randn_like(p))
+                      "original_max_position_embeddings": 8192}))
+
+
+def qwen3(transformers, sizes):
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+        **sizes, head_dim=128, rms_norm_eps=1e-6, max_position_embeddings=40960, tie_word_embeddings=True, rope_theta=1e6,
+        rope_scaling={"rope_type": "default", "rope_theta": 1e6}))
+
+
+def assert_model_equals(model, root, folder, family, device):
+    """Logits, loss and gradients of the family with the weights of Hugging Face's `model`."""
     tokens = torch.randint(0, SIZES["vocab_size"], (2, 96))
     labels = torch.randint(0, SIZES["vocab_size"], (2, 96))
     labels[:, ::7] = -100
@@ -50,12 +50,41 @@ def test_llama_equals_hugging_face(root, tmp_path, device):
     loss.backward()
 
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    got = run_program(root, tmp_path, "llama", device, {**weights, "tokens": tokens, "labels": labels}, SIZES)
+    got = run_program(root, folder, "model", device, {**weights, "tokens": tokens, "labels": labels}, {**SIZES, "family": family})
     assert_close(got["logits"], logits.detach(), 1e-5, "logits")
     assert_close(got["loss"], loss.detach(), 1e-5, "loss")
     assert set(got) - {"logits", "loss"} == set(weights)
     for name, p in model.named_parameters():
         assert_close(got[name], p.grad, 1e-5, name)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", [llama3, qwen3])
+def test_model_equals_hugging_face(root, tmp_path, family, device):
+    import transformers
+    torch.manual_seed(0)
+    model = family(transformers, {
+        "hidden_size": SIZES["dim"], "intermediate_size": SIZES["ffn_dim"], "num_hidden_layers": SIZES["n_layers"],
+        "num_attention_heads": SIZES["n_heads"], "num_key_value_heads": SIZES["n_kv_heads"], "vocab_size": SIZES["vocab_size"],
+        "initializer_range": 0.05}).float()
+    with torch.no_grad():
+        for name, p in model.named_parameters():  # norms start at 1, where a missing weight would not show
+            if "norm" in name:
+                p.add_(0.2 * torch.randn_like(p))
+    assert_model_equals(model, root, tmp_path, family.__name__, device)
+
+
+@pytest.mark.parametrize("family, architecture", [("llama3", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM")])
+def test_hugging_face_opens_what_is_exported(root, flambeau, tmp_path, family, architecture):
+    import transformers
+    sizes = [word for name, value in SIZES.items() for word in (f"--model.{name}", str(value))]
+    flambeau("train", f"configs/{family}/debug.toml", "--device", "cpu", "--data.source", root / "src" / "nn", "--data.bigram", "false",
+             "--training.steps", "1", "--training.max_context_length", "32", "--validator.enable", "false", "--sampling.tokens", "0",
+             "--checkpoint.last_save_in_hf", *sizes)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "outputs" / "hugging_face", dtype=torch.float32)
+    assert type(model).__name__ == architecture
+    torch.manual_seed(2)
+    assert_model_equals(model, root, tmp_path, family, "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)
