@@ -2,4 +2,5 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <fmt/format.h>
 #include <torch/library.h>
