@@ -250,6 +250,7 @@ Value lerp_tensor(Builder& b, Value start, Value end, Value weight) {
 Value addcmul(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
   DType result = result_type({x, y, z});
   refuse_bool("addcmul_cpu_out", result);
+  if (is_integer(result)) check_fits(value, result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value r) {
     Value product = b.multiply(q, r);
     return b.add(p, value.is(1) ? product : b.multiply(scalar_like(b, p, value), product));

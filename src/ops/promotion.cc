@@ -30,7 +30,6 @@ std::optional<DType> combine(std::optional<DType> higher, std::optional<DType> l
   if (is_complex(*higher)) return higher;
   if (is_float(*higher)) {
     if (!is_complex(*lower)) return higher;
-    if (*higher == DType::F16) raise<NotImplemented>("float16 with a complex number would be complex32, which Flambeau does not have");
     if (is_float8(*higher)) raise<InvalidArgument>("Unknown Complex ScalarType for {}", torch_name(*higher));
     return *higher == DType::F64 ? DType::C128 : DType::C64;
   }
@@ -71,6 +70,10 @@ DType result_type(std::span<const Operand> operands) {
   }
   auto result = combine(with_dims, combine(zero_dim, wrapped));
   FLAMBEAU_CHECK(result.has_value(), "a result type needs an operand");
+  // A complex result has the precision of the highest class that holds floats.
+  auto precision = with_dims && (is_float(*with_dims) || is_complex(*with_dims)) ? with_dims : zero_dim;
+  if (precision == DType::F16 && is_complex(*result))
+    raise<NotImplemented>("float16 with a complex number would be complex32, which Flambeau does not have");
   return *result;
 }
 
