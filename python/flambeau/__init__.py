@@ -4,6 +4,7 @@
 (``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` turns that off; then ``import flambeau`` does the same).
 """
 
+import atexit
 import os
 import sysconfig
 import warnings
@@ -24,6 +25,7 @@ def _register(extension, tpu):
     torch.utils.rename_privateuse1_backend("tpu")
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=False)
+    atexit.register(extension.stop_autograd_threads)
     _print_from_a_copy()
 
 

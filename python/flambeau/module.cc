@@ -1,5 +1,9 @@
 // The extension module flambeau._C: what Python needs beside the registered device itself.
+#include <chrono>
+#include <thread>
+
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/error.h"
@@ -80,6 +84,14 @@ device::Capture make_capture(std::string name, py::function fn) {
   });
 }
 
+// PyTorch's engine keeps a thread a device, which takes the interpreter's lock once more when it ends. Left to the end of the
+// process, that may come after the interpreter's, and Python then ends the thread in a way that ends the process.
+void stop_autograd_threads() {
+  if (!runtime::Engine::started()) return;
+  torch::autograd::Engine::get_default_engine().stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // stop() returns before the threads have had the lock
+}
+
 template <class F>
 auto without_lock(F&& f) {
   py::gil_scoped_release release;
@@ -101,6 +113,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("counters", &counters);
   m.def("memory", &memory);
   m.def("reset_peak_memory", &runtime::reset_peak_memory);
+  m.def("stop_autograd_threads", [] { without_lock([] { stop_autograd_threads(); }); });
   m.def("set_debug", [](bool on) { runtime::Engine::get().set_debug(on); });
   m.def("debug", [] { return runtime::Engine::started() && runtime::Engine::get().debug(); });
   m.def("default_generator", [] { return device::default_generator(); });

@@ -24,6 +24,13 @@ def test_first_lines_of_a_new_user(root):
     assert "device='tpu:0'" in done.stdout and "True 1" in done.stdout
 
 
+def test_processes_end_well_after_a_backward():
+    code = 'import torch; torch.ones(3, device="tpu", requires_grad=True).sum().backward()'
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- the forms of an op: functional, in place, out, on views ------------------------------------------------------------
 
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
