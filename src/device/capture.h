@@ -37,6 +37,9 @@ class Capture {
   // Inputs of other shapes than those recorded are an InvalidArgument.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
 
+  // Bytes of the program's temporaries on the device, as compiled; 0 before there is a program, and for a function on the CPU.
+  int64_t temporary_bytes() const;
+
   struct Impl;
 
  private:

@@ -127,7 +127,8 @@ class TraceScope : public Scope {
       if (!any) continue;
       for (const Recorded& r : call->arguments) need(r);
       if (!call->loop) continue;
-      for (const ValueView& v : call->loop->carry) needed_[v.value] = true;
+      for (const auto* views : {&call->loop->carry, &call->loop->stacked})
+        for (const ValueView& v : *views) needed_[v.value] = true;
       for (const External& e : call->loop->body->externals())
         if (e.outer) needed_[*e.outer] = true;
     }
@@ -150,30 +151,62 @@ class TraceScope : public Scope {
     return blocks == 0 ? offset : b.add(offset, b.constant(DType::U64, static_cast<int64_t>(blocks)));
   }
 
+  // Row `index` (rank-0 S64) of a stacked value.
+  static Value row_of(Builder& b, Value stacked, Value index) {
+    hlo::Dims sizes = stacked.dims();
+    sizes[0] = 1;
+    Value row = b.dynamic_slice(stacked, row_starts(b, index, stacked.rank()), sizes);
+    return b.reshape(row, {sizes.begin() + 1, sizes.end()});
+  }
+  static Value with_row(Builder& b, Value stacked, Value row, Value index) {
+    hlo::Dims dims = row.dims();
+    dims.insert(dims.begin(), 1);
+    return b.dynamic_update_slice(stacked, b.reshape(row, dims), row_starts(b, index, stacked.rank()));
+  }
+  static std::vector<Value> row_starts(Builder& b, Value index, int64_t rank) {
+    std::vector<Value> starts(static_cast<size_t>(rank), b.constant(DType::S64, 0));
+    starts[0] = index;
+    return starts;
+  }
+
+  // Where a turn's random numbers come from.
+  std::optional<Stream> turn_stream(Builder& b, const Call& call, Value index) {
+    if (!call.loop->body->random()) return std::nullopt;
+    Value turn = b.multiply(b.convert(index, DType::U64), b.constant(DType::U64, static_cast<int64_t>(call.loop->random_blocks)));
+    return Stream{stream_->seed, b.add(advance(b, stream_->offset, call.random_distance), turn)};
+  }
+
   std::vector<Value> run_loop(Builder& b, const Call& call) {
     const Loop& loop = *call.loop;
     ops::NoChecks no_checks;  // a flag computed inside of a loop cannot leave it
-    std::vector<Value> init;
+    std::vector<Value> init, stacked;
     for (const ValueView& v : loop.carry) init.push_back(view(b, v));
+    for (const ValueView& v : loop.stacked) stacked.push_back(view(b, v));
+    size_t carried = init.size();
+    for (size_t k = carried; k < call.outputs.size(); ++k) {
+      const Type& type = trace_.type(*call.outputs[k]);
+      init.push_back(kZeros.lower(b, std::vector<ops::Argument>{type.dims, type.dtype}, nullptr)[0]);
+    }
     return b.for_loop(loop.trip_count, init, [&](Builder& inner, std::span<const Value> parameters) {
       Value index = inner.convert(parameters[0], DType::S64);
-      std::optional<Stream> stream;
-      if (loop.body->random()) {
-        Value turn = inner.multiply(inner.convert(index, DType::U64),
-                                    inner.constant(DType::U64, static_cast<int64_t>(loop.random_blocks)));
-        stream = Stream{stream_->seed, inner.add(advance(inner, stream_->offset, call.random_distance), turn)};
-      }
-      TraceScope body(*loop.body, loop.results, stream, {}, {});
-      size_t given = 0;
+      if (loop.reverse) index = inner.subtract(inner.constant(DType::S64, loop.trip_count - 1), index);
+      std::vector<Value> given{index};
+      given.insert(given.end(), parameters.begin() + 1, parameters.begin() + 1 + static_cast<std::ptrdiff_t>(carried));
+      for (Value s : stacked) given.push_back(row_of(inner, s, index));
+
+      std::vector<ValueId> wanted = loop.results;
+      wanted.insert(wanted.end(), loop.rows.begin(), loop.rows.end());
+      TraceScope body(*loop.body, wanted, turn_stream(inner, call, index), {}, {});
+      size_t next = 0;
       for (size_t i = 0; i < loop.body->externals().size(); ++i) {
         const External& external = loop.body->externals()[i];
-        Value v = external.outer ? value(*external.outer) : given == 0 ? index : parameters[given];
-        if (!external.outer) ++given;
-        body.set(loop.body->external_value(i), v);
+        body.set(loop.body->external_value(i), external.outer ? value(*external.outer) : given[next++]);
       }
       body.run(inner);
       std::vector<Value> results;
       for (ValueId id : loop.results) results.push_back(body.value(id));
+      for (size_t k = 0; k < loop.rows.size(); ++k)
+        results.push_back(with_row(inner, parameters[1 + carried + k], body.value(loop.rows[k]), index));
       return results;
     });
   }

@@ -160,20 +160,37 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
 
 // ---- loops ----------------------------------------------------------------------------------------------------------------
 
-LoopRecording::LoopRecording(int64_t trip_count, std::span<const TensorRef> carry)
+namespace {
+
+// New storages for consecutive outputs of a call of `trace`.
+std::vector<std::shared_ptr<Storage>> bind_outputs(Trace& trace, ValueId first, size_t count) {
+  std::vector<std::shared_ptr<Storage>> storages;
+  for (size_t i = 0; i < count; ++i) {
+    auto storage = Storage::create(trace.type(first + static_cast<ValueId>(i)).bytes());
+    storage->recording = trace.id();
+    trace.bind_new(storage, first + static_cast<ValueId>(i));
+    storages.push_back(std::move(storage));
+  }
+  return storages;
+}
+
+}  // namespace
+
+LoopRecording::LoopRecording(int64_t trip_count, std::span<const TensorRef> carry, std::span<const TensorRef> stacked)
     : outer_(Engine::current()), loop_(std::make_unique<Loop>()) {
   FLAMBEAU_CHECK(outer_, "a loop is recorded inside of a recording");
   loop_->trip_count = trip_count;
   for (const TensorRef& tensor : carry) loop_->carry.push_back(outer_->read(tensor));
+  for (const TensorRef& tensor : stacked) {
+    if (tensor.view.sizes.empty() || tensor.view.sizes[0] != trip_count)
+      raise<InvalidArgument>("[scan] expected stacked tensors of {} rows, got {}", trip_count, tensor.type().to_string());
+    loop_->stacked.push_back(outer_->read(tensor));
+  }
   loop_->body = std::make_unique<Trace>(TraceKind::Capture, outer_);
-  auto add = [&](const Type& type) {
-    auto storage = Storage::create(type.bytes());
-    storage->recording = loop_->body->id();
-    loop_->body->bind_new(storage, loop_->body->add_input(type));
-    return storage;
-  };
-  index_ = add({DType::S64, {}});
-  for (const TensorRef& tensor : carry) carry_.push_back(add(tensor.type()));
+  index_ = add_input({DType::S64, {}});
+  for (const TensorRef& tensor : carry) carry_.push_back(add_input(tensor.type()));
+  for (const TensorRef& tensor : stacked)
+    rows_.push_back(add_input({tensor.dtype, {tensor.view.sizes.begin() + 1, tensor.view.sizes.end()}}));
   Engine::set_current(loop_->body.get());
 }
 
@@ -181,7 +198,22 @@ LoopRecording::~LoopRecording() {
   if (loop_) Engine::set_current(outer_);
 }
 
-std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const TensorRef> next) {
+std::shared_ptr<Storage> LoopRecording::add_input(const Type& type) {
+  auto storage = Storage::create(type.bytes());
+  storage->recording = loop_->body->id();
+  loop_->body->bind_new(storage, loop_->body->add_input(type));
+  return storage;
+}
+
+std::shared_ptr<Storage> LoopRecording::add_cotangent(const Type& type) { return add_input(type); }
+
+std::vector<ValueId> LoopRecording::dense_values(std::span<const TensorRef> tensors) {
+  std::vector<ValueId> ids;
+  for (const TensorRef& tensor : tensors) ids.push_back(dense_value(*loop_->body, tensor));
+  return ids;
+}
+
+void LoopRecording::check_carry(std::span<const TensorRef> next) const {
   if (next.size() != carry_.size())
     raise<InvalidArgument>("[loop] the body got {} tensors and gave {}; it must give the carry's next values", carry_.size(), next.size());
   for (size_t i = 0; i < next.size(); ++i) {
@@ -189,20 +221,64 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
     if (next[i].type() != before)
       raise<InvalidArgument>("[loop] carry {} is {} and became {}; shapes and dtypes of the carry must stay", i, before.to_string(),
                              next[i].type().to_string());
-    loop_->results.push_back(dense_value(*loop_->body, next[i]));
   }
-  std::vector<Type> types;
-  for (const ValueView& v : loop_->carry) types.push_back({v.dtype, v.view.sizes});
+}
+
+std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const TensorRef> next) {
+  check_carry(next);
+  loop_->results = dense_values(next);
   Engine::set_current(outer_);
-  ValueId value = outer_->append_loop(std::move(loop_), {});
-  std::vector<std::shared_ptr<Storage>> results;
-  for (const Type& type : types) {
-    auto storage = Storage::create(type.bytes());
-    storage->recording = outer_->id();
-    outer_->bind_new(storage, value++);
-    results.push_back(std::move(storage));
+  return bind_outputs(*outer_, outer_->append_loop(std::move(loop_), {}), carry_.size());
+}
+
+LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
+                                                 std::span<const TensorRef> gradient_rows, const KeepPolicy& keep) {
+  check_carry(next);
+  JointLoop joint;
+  joint.carry = carry_.size();
+  joint.stacked = rows_.size();
+  joint.results = dense_values(next);
+  joint.gradient_results = dense_values(gradient_next);
+  joint.gradient_rows = dense_values(gradient_rows);
+  joint.body = std::move(loop_->body);
+  Engine::set_current(outer_);
+  SplitLoop parts = split(joint, keep);
+
+  Joint result;
+  result.gradient = std::make_unique<GradientLoop>();
+  GradientLoop& gradient = *result.gradient;
+  gradient.outer_ = outer_;
+  gradient.loop_ = std::make_unique<Loop>();
+  gradient.loop_->trip_count = loop_->trip_count;
+  gradient.loop_->reverse = true;
+  gradient.loop_->stacked = loop_->stacked;
+  gradient.loop_->body = std::move(parts.backward);
+  gradient.loop_->results = std::move(parts.gradient_results);
+  gradient.loop_->rows = std::move(parts.gradient_rows);
+
+  loop_->body = std::move(parts.forward);
+  loop_->results = std::move(parts.results);
+  loop_->rows = std::move(parts.kept);
+  size_t kept = loop_->rows.size();
+  ValueId first = outer_->append_loop(std::move(loop_), {});
+  gradient.random_distance_ = outer_->calls().back().random_distance;
+  std::vector<ValueView> stacks;
+  for (size_t i = 0; i < kept; ++i) {
+    ValueId id = first + static_cast<ValueId>(carry_.size() + i);
+    stacks.push_back({id, View::contiguous(outer_->type(id).dims), outer_->type(id).dtype, true});
   }
-  return results;
+  gradient.loop_->stacked.insert(gradient.loop_->stacked.begin(), stacks.begin(), stacks.end());
+  result.results = bind_outputs(*outer_, first, carry_.size());
+  return result;
+}
+
+std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRef> initial) {
+  if (!loop_) raise("[scan] the gradient of a scan is taken a second time; run the scan again");
+  if (Engine::current() != outer_)
+    raise("[scan] the gradient of a scan must be taken in the recording that the scan ran in");
+  for (const TensorRef& tensor : initial) loop_->carry.push_back(outer_->read(tensor));
+  size_t outputs = loop_->results.size() + loop_->rows.size();
+  return bind_outputs(*outer_, outer_->append_loop(std::move(loop_), {}, random_distance_), outputs);
 }
 
 }  // namespace flambeau::runtime

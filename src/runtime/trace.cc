@@ -248,24 +248,46 @@ std::vector<std::optional<Type>> Trace::infer(const ops::Row& row, std::span<con
   return result_types(signature(row, recorded), row, recorded);
 }
 
-ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site) {
+ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance) {
   Call call;
   call.site = std::move(site);
   loop->random_blocks = loop->body->drawn();
-  call.random_distance = draw(loop->random_blocks * static_cast<uint64_t>(loop->trip_count));
+  call.random_distance =
+      random_distance ? *random_distance : draw(loop->random_blocks * static_cast<uint64_t>(loop->trip_count));
   KeyHasher h;
   Key body = loop->body->key();
-  h.add(body.high, body.low, loop->trip_count, loop->random_blocks, loop->carry.size());
-  for (const ValueView& v : loop->carry) hash_type(h, {v.dtype, v.view.sizes});
-  for (ValueId id : loop->results) h.add(id);
+  h.add(body.high, body.low, loop->trip_count, loop->reverse, loop->random_blocks, loop->carry.size(), loop->stacked.size());
+  for (const auto* views : {&loop->carry, &loop->stacked})
+    for (const ValueView& v : *views) hash_type(h, {v.dtype, v.view.sizes});
+  for (const auto* ids : {&loop->results, &loop->rows})
+    for (ValueId id : *ids) h.add(id);
   for (const External& external : loop->body->externals()) h.add(external.outer ? int64_t{*external.outer} : -1);
   call.key = h.key();
   for (const ValueView& v : loop->carry) call.outputs.push_back(new_value({v.dtype, v.view.sizes}));
+  for (ValueId id : loop->rows) {
+    Type type = loop->body->type(id);
+    type.dims.insert(type.dims.begin(), loop->trip_count);
+    call.outputs.push_back(new_value(std::move(type)));
+  }
   if (loop->body->random()) random_ = true;
   ValueId first = call.outputs.empty() ? 0 : *call.outputs.front();
   call.loop = std::move(loop);
   calls_.push_back(std::move(call));
   return first;
+}
+
+void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids) {
+  FLAMBEAU_CHECK(!call.loop && call.row, "loops are not copied");
+  std::vector<Recorded> arguments = call.arguments;
+  for (Recorded& argument : arguments) {
+    if (auto* v = std::get_if<ValueView>(&argument)) v->value = ids.at(v->value);
+    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument))
+      for (auto& v : *list)
+        if (v) v->value = ids.at(v->value);
+  }
+  auto outputs = append_recorded(*call.row, std::move(arguments), call.random_distance, call.site);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i]) ids[*call.outputs[i]] = *outputs[i];
 }
 
 void Trace::write(const TensorRef& tensor, ValueId value) {
@@ -318,7 +340,8 @@ Key Trace::key() const {
     h.add(call.key.high, call.key.low, call.random_distance);
     for (const Recorded& argument : call.arguments) hash_views(h, argument);
     if (call.loop)
-      for (const ValueView& v : call.loop->carry) hash_view(h, v);
+      for (const auto* views : {&call.loop->carry, &call.loop->stacked})
+        for (const ValueView& v : *views) hash_view(h, v);
     for (const auto& output : call.outputs) h.add(output.has_value());
   }
   return h.key();

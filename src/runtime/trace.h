@@ -76,12 +76,16 @@ using Recorded = std::variant<std::monostate, ValueView, std::vector<std::option
 
 class Trace;
 
+// for i in 0..trip_count (or backwards): carry = body(i, carry, row i of each stacked value)
 struct Loop {
   int64_t trip_count = 0;
-  std::unique_ptr<Trace> body;        // its externals: the index, the carry, then values of the trace around it
-  std::vector<ValueView> carry;       // in the trace around it
-  std::vector<ValueId> results;       // in the body
-  uint64_t random_blocks = 0;         // that one turn draws
+  bool reverse = false;
+  std::unique_ptr<Trace> body;     // its inputs: the index, the carry, a row of each stacked value; then values of the trace around it
+  std::vector<ValueView> carry;    // in the trace around it
+  std::vector<ValueView> stacked;  // likewise, [trip_count, ...]
+  std::vector<ValueId> results;    // in the body: the carry's next values
+  std::vector<ValueId> rows;       // in the body: values that are stacked, [trip_count, ...], behind the final carry in the outputs
+  uint64_t random_blocks = 0;      // that one turn draws
 };
 
 struct Call {
@@ -145,7 +149,15 @@ class Trace {
   // nothing has been recorded.
   std::vector<std::optional<ValueId>> append(const ops::Row& row, std::span<const CallArgument> arguments,
                                              uint64_t random_distance = 0, std::string site = {});
-  ValueId append_loop(std::unique_ptr<Loop> loop, std::string site);  // the first output; the others follow
+  // Gives the first output; the others follow. A loop that makes another's random numbers again is given that one's distance.
+  ValueId append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance = {});
+
+  // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs. Not for loops.
+  void append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids);
+  // Makes this trace's random positions those of `other`, from which calls are copied.
+  void share_random(const Trace& other) { drawn_ = other.drawn_; }
+  // In a loop's body: a value of the trace around it.
+  ValueId value_of_outer(ValueId outer_value);
 
   // The types of the outputs that append() would give, without recording.
   std::vector<std::optional<Type>> infer(const ops::Row& row, std::span<const CallArgument> arguments);
@@ -178,7 +190,6 @@ class Trace {
   ValueId new_value(Type type);
   bool born_here(const Storage& storage) const;
   ValueId current_value(Storage& storage, const TensorRef& tensor);
-  ValueId value_of_outer(ValueId outer_value);
   std::vector<std::optional<ValueId>> append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
                                                       uint64_t random_distance, std::string site);
   Recorded resolve(const CallArgument& argument, bool specialise);

@@ -1,0 +1,31 @@
+// A scan over equal layers: one body, recorded once, run trip_count times in a loop of the captured program, with its gradient.
+//
+// Within a capture the body is recorded together with its gradient, and the joint graph is split into a forward and a backward loop
+// (runtime/partition.h): compile time does not grow with the number of layers, and the policy says what of the forward pass is
+// kept for the backward one (activation checkpointing). Outside of a capture, and on the CPU, it is a plain loop under autograd,
+// with the same numbers up to rounding.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace flambeau::device {
+
+// What the backward pass does not make again: nothing but the carry of each turn (full recomputation); matrix products and
+// attention too (selective); everything (none is made again).
+enum class Keep { Carry, Costly, Everything };
+
+// The carry's next values from (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read
+// tensors from outside that need no gradient; may not write to tensors from outside.
+using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, const std::vector<at::Tensor>& carry,
+                                                       const std::vector<at::Tensor>& rows, const std::vector<at::Tensor>& constants)>;
+
+// `stacked`: [trip_count, ...] each. `constants`: the same at each turn, with gradients. Returns the last carry, whose shapes and
+// dtypes are those of `carry`.
+std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
+                             const std::vector<at::Tensor>& constants, const ScanBody& body, Keep keep);
+
+}  // namespace flambeau::device

@@ -1,0 +1,109 @@
+// A captured scan against a plain loop by PyTorch on the CPU: values, gradients, what is kept, random numbers.
+#include "device/scan.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "device/capture.h"
+#include "device/device.h"
+
+namespace flambeau::device {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+constexpr int64_t kLayers = 5, kWidth = 6, kRows = 4;
+constexpr Keep kPolicies[] = {Keep::Carry, Keep::Costly, Keep::Everything};
+
+at::Tensor wave(at::IntArrayRef sizes, double step) {
+  return (at::arange(c10::multiply_integers(sizes), at::kFloat) * step).sin().view(sizes);
+}
+
+// x [4, 6], w [5, 6, 6], b [5, 6], scale [6]
+Tensors inputs(c10::Device device) {
+  return {wave({kRows, kWidth}, 0.7).to(device), wave({kLayers, kWidth, kWidth}, 1.3).to(device), wave({kLayers, kWidth}, 0.9).to(device),
+          (wave({kWidth}, 0.4) + 1.5).to(device)};
+}
+
+// Layers with a residual, a part without parameters and a count of turns in an integer carry.
+Tensors layer(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) {
+  at::Tensor h = at::tanh(carry[0].mm(rows[0]) + rows[1]) * constants[0];
+  return {carry[0] + h.mm(rows[0].t()) * 0.1, carry[1] + index};
+}
+
+// Loss, its gradients with respect to all inputs, and the integer carry.
+Tensors scan_gradients(const Tensors& in, Keep keep, const ScanBody& body = layer) {
+  at::AutoGradMode enabled(true);
+  Tensors leaves;
+  for (const at::Tensor& t : in) leaves.push_back(t.detach().requires_grad_());
+  at::Tensor count = at::zeros({}, in[0].options().dtype(at::kLong));
+  Tensors out = scan(kLayers, {leaves[0], count}, {leaves[1], leaves[2]}, {leaves[3]}, body, keep);
+  at::Tensor loss = out[0].square().sum();
+  Tensors results = torch::autograd::grad({loss}, leaves);
+  results.push_back(loss.detach());
+  results.push_back(out[1]);
+  return results;
+}
+
+TEST(Scan, EqualsALoopUnderEveryPolicy) {
+  Tensors want = scan_gradients(inputs(at::kCPU), Keep::Everything);
+  for (Keep keep : kPolicies) {
+    Capture capture("scan", [&](const Tensors& in) { return scan_gradients(in, keep); });
+    capture.prepare(inputs(tpu()));
+    Tensors got = capture(inputs(tpu()));
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_TRUE(at::allclose(got[i].cpu(), want[i], 1e-5, 1e-5)) << "policy " << static_cast<int>(keep) << ", result " << i;
+  }
+}
+
+TEST(Scan, MakesTheSameRandomNumbersAgain) {
+  ScanBody noisy = [](const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) -> Tensors {
+    Tensors next = layer(index, carry, rows, constants);
+    return {std::get<0>(at::native_dropout(next[0], 0.5, true)), next[1]};
+  };
+  std::vector<Tensors> all;
+  for (Keep keep : kPolicies) {
+    at::Generator generator = default_generator();
+    generator.set_current_seed(5);
+    Capture capture("noisy", [&](const Tensors& in) { return scan_gradients(in, keep, noisy); });
+    Tensors first = capture(inputs(tpu())), second = capture(inputs(tpu()));
+    EXPECT_FALSE(at::equal(first[0].cpu(), second[0].cpu()));
+    all.push_back(second);
+  }
+  for (size_t i = 0; i < all[0].size(); ++i)
+    for (const Tensors& other : all) EXPECT_TRUE(at::allclose(all[0][i].cpu(), other[i].cpu(), 1e-5, 1e-5)) << i;
+}
+
+TEST(Scan, MemoryFollowsThePolicy) {
+  auto kept = [](Keep keep) {
+    Capture capture("memory", [&](const Tensors& in) {
+      at::AutoGradMode enabled(true);
+      at::Tensor w = in[1].detach().requires_grad_();
+      ScanBody body = [](const at::Tensor&, const Tensors& c, const Tensors& r, const Tensors&) -> Tensors {
+        return {at::tanh(at::tanh(at::tanh(c[0].mm(r[0]).sin()).cos()).sin())};
+      };
+      at::Tensor loss = scan(16, {in[0]}, {w}, {}, body, keep)[0].sum();
+      return Tensors{torch::autograd::grad({loss}, {w})[0]};
+    });
+    Tensors in{at::ones({256, 64}).to(tpu()), at::ones({16, 64, 64}).to(tpu())};
+    capture.prepare(in);
+    return capture.temporary_bytes();
+  };
+  int64_t carry = kept(Keep::Carry), costly = kept(Keep::Costly), everything = kept(Keep::Everything);
+  EXPECT_LT(carry, costly);
+  EXPECT_LT(costly, everything);
+}
+
+TEST(Scan, RefusesWhatItCannotDo) {
+  ScanBody nested = [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) {
+    return loop(2, {c[0]}, [](const at::Tensor&, const Tensors& x) -> Tensors { return {x[0] * 2}; });
+  };
+  Capture capture("nested", [&](const Tensors& in) { return scan(kLayers, {in[0]}, {}, {}, nested, Keep::Carry); });
+  EXPECT_ANY_THROW(capture({at::ones({3}).to(tpu())}));
+  EXPECT_ANY_THROW(scan(3, {at::ones({2})}, {at::ones({4, 2})}, {}, layer, Keep::Carry));
+  EXPECT_EQ(at::ones({3}).to(tpu()).add(1).sum().item<float>(), 6);  // the device is as before
+}
+
+}  // namespace
+}  // namespace flambeau::device

@@ -1,0 +1,43 @@
+// Splitting the joint graph of a loop's body and its gradient into a forward and a backward loop.
+//
+// The joint trace is the body recorded together with torch's gradient of it. Its inputs are the index, the carry and the rows of
+// the stacked values, then the cotangents that only the gradient sees. Everything that does not depend on a cotangent belongs to the
+// forward pass. What the backward pass needs of it is either kept, stacked over the turns, or made again from what is kept: that
+// choice is the activation-checkpoint policy. The carry that a turn began with is kept where it is needed. Random ops made again
+// draw the same numbers, since their positions depend on the turn alone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/trace.h"
+
+namespace flambeau::runtime {
+
+// Whether the outputs of a call of the forward pass are kept when the backward pass needs them.
+using KeepPolicy = std::function<bool(const Call& call)>;
+
+// Keeps nothing but the carry; everything; what is costly to make again (matrix products and attention).
+KeepPolicy keep_nothing();
+KeepPolicy keep_everything();
+KeepPolicy keep_costly();
+
+struct JointLoop {
+  std::unique_ptr<Trace> body;
+  size_t carry = 0, stacked = 0;           // how many inputs of each there are, behind the index
+  std::vector<ValueId> results;            // the carry's next values
+  std::vector<ValueId> gradient_results;   // next values of the backward loop's carry, which are the inputs behind the rows
+  std::vector<ValueId> gradient_rows;      // what the backward loop stacks
+};
+
+struct SplitLoop {
+  std::unique_ptr<Trace> forward, backward;
+  std::vector<ValueId> results, kept;                    // in `forward`; the kept values are its rows
+  std::vector<ValueId> gradient_results, gradient_rows;  // in `backward`, whose rows of stacked values are `kept`, then the joint's
+};
+
+// NotImplemented when the body contains a loop of its own.
+SplitLoop split(const JointLoop& joint, const KeepPolicy& keep);
+
+}  // namespace flambeau::runtime
