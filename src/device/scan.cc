@@ -58,6 +58,16 @@ class BodyRecording {
     for (const at::Tensor& c : constants_) constant_leaves_.push_back(c.detach().requires_grad_(c.requires_grad()));
   }
 
+  // The last carry, without a gradient.
+  variable_list run_forward() {
+    const at::AutoGradMode disabled(false);
+    const variable_list next = (*call_.body)(over(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
+    const auto storages = recording_.finish(refs_of(next));
+    variable_list results;
+    for (size_t i = 0; i < storages.size(); ++i) results.push_back(over(storages[i], ref_of(carry_[i]).type()));
+    return results;
+  }
+
   runtime::LoopRecording::Joint run() {
     variable_list next;
     {
@@ -175,7 +185,10 @@ std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& 
     variable_list inputs = carry;
     inputs.insert(inputs.end(), stacked.begin(), stacked.end());
     inputs.insert(inputs.end(), constants.begin(), constants.end());
-    return Scan::apply(ScanCall{trip_count, carry.size(), stacked.size(), constants.size(), &body, keep}, at::TensorList(inputs));
+    const ScanCall call{trip_count, carry.size(), stacked.size(), constants.size(), &body, keep};
+    const bool has_gradient =
+        at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+    return has_gradient ? Scan::apply(call, at::TensorList(inputs)) : BodyRecording(call, inputs).run_forward();
   }
   std::vector<at::Tensor> current = carry;
   for (int64_t i = 0; i < trip_count; ++i) {

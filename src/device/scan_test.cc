@@ -1,6 +1,8 @@
 // A captured scan against a plain loop by PyTorch on the CPU: values, gradients, what is kept, random numbers.
 #include "device/scan.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -99,8 +101,16 @@ TEST(Scan, RefusesWhatItCannotDo) {
   ScanBody nested = [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) {
     return loop(2, {c[0]}, [](const at::Tensor&, const Tensors& x) -> Tensors { return {x[0] * 2}; });
   };
-  Capture capture("nested", [&](const Tensors& in) { return scan(kLayers, {in[0]}, {}, {}, nested, Keep::Carry); });
-  EXPECT_ANY_THROW(capture({at::ones({3}).to(tpu())}));
+  auto run = [&](bool with_gradient) {
+    Capture capture("nested", [&](const Tensors& in) {
+      at::AutoGradMode enabled(true);
+      at::Tensor x = in[0].detach().requires_grad_(with_gradient);
+      return Tensors{scan(kLayers, {x}, {}, {}, nested, Keep::Carry)[0].detach()};
+    });
+    return capture({at::ones({3}).to(tpu())})[0].sum().item<float>();
+  };
+  EXPECT_EQ(run(false), 3 * std::pow(4, kLayers));
+  EXPECT_ANY_THROW(run(true));
   EXPECT_ANY_THROW(scan(3, {at::ones({2})}, {at::ones({4, 2})}, {}, layer, Keep::Carry));
   EXPECT_EQ(at::ones({3}).to(tpu()).add(1).sum().item<float>(), 6);  // the device is as before
 }

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "device/scan.h"
 #include "nn/parameter.h"
 
 namespace flambeau::models {
@@ -41,6 +43,10 @@ class Model {
   nn::Parameters& parameters() { return parameters_; }
   const nn::Parameters& parameters() const { return parameters_; }
 
+  // How equal layers run within a captured step: as one loop, whose backward pass makes again what `keep` does not keep, or (none)
+  // written out one after another.
+  void run_layers_as_loop(std::optional<device::Keep> keep) { scan_ = keep; }
+
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
 
@@ -64,6 +70,7 @@ class Model {
 
  protected:
   nn::Parameters parameters_;
+  std::optional<device::Keep> scan_;
 };
 
 // Sizes that replace those of the flavour; 0 keeps the flavour's.

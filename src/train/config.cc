@@ -71,6 +71,10 @@ const std::vector<Key>& table() {
       {"model.n_kv_heads", SLOT(model.overrides.n_kv_heads), "0: the flavour's", at_least(0)},
       {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
 
+      {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
+
+      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none, selective (all but matrix products and attention) or full (all but each layer's input)", one_of({"none", "selective", "full"})},
+
       {"data.source", SLOT(data.source), "text to train on: a file, a folder, or stdlib: (this machine's Python standard library)", not_empty()},
       {"data.pattern", SLOT(data.pattern), "which files of a folder count, for example *.txt; empty: all", any()},
       {"data.tokenizer", SLOT(data.tokenizer), "how text becomes tokens", one_of({"byte"})},
@@ -314,6 +318,10 @@ Batching batching(const Config& config) {
 
 void check_config(const Config& config) {
   batching(config);
+  if (config.activation_checkpoint.mode != "none" && !config.model.scan) {
+    raise_in_config(config, fmt::format("activation_checkpoint.mode: expected none while model.scan = false, got {}; set model.scan = true",
+                                        config.activation_checkpoint.mode));
+  }
   if (config.validator.enable && config.data.held_out == 0) {
     raise_in_config(config, "data.held_out: expected more than 0 while validator.enable = true; set it to 0.05, for example");
   }

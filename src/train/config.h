@@ -26,7 +26,12 @@ struct Config {
   struct Model {
     std::string name = "llama3", flavor = "debug";
     models::Overrides overrides;
+    bool scan = false;
   } model;
+
+  struct ActivationCheckpoint {
+    std::string mode = "none";
+  } activation_checkpoint;
 
   struct Data {
     std::string source = "stdlib:";

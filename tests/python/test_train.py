@@ -84,6 +84,19 @@ def test_accumulation_is_the_same_step(flambeau, config):
         assert float(steps(parts.stderr)[step]["loss"]) == pytest.approx(float(line["loss"]), rel=1e-5)
 
 
+def test_layers_as_a_loop_are_the_same_step(flambeau, config, tmp_path):
+    def run(name, *arguments):
+        flambeau("train", config, "--training.steps", "10", "--training.sequences_per_train_step", "8", "--metrics.jsonl",
+                 f"{name}.jsonl", *arguments)
+        return read_jsonl(tmp_path / f"{name}.jsonl")
+
+    want = run("unrolled")
+    for mode in ("none", "selective", "full"):
+        for a, b in zip(want, run(mode, "--model.scan", "--activation_checkpoint.mode", mode), strict=True):
+            assert abs(a["loss"] - b["loss"]) <= 3e-6 * abs(a["loss"]), (mode, a["step"])
+            assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-5 * a["grad_norm"], (mode, a["step"])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_path, device):
     arguments = ["train", str(config), "--device", device, "--checkpoint.enable", "--checkpoint.interval", "5", "--metrics.jsonl", "m.jsonl"]

@@ -85,13 +85,19 @@ at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const 
 
   at::Tensor x_ND = at::embedding(embedding_, inputs.tokens_BS.reshape({B * S})).to(compute);
   show("tok_embeddings", x_ND);
-  x_ND = layers_.apply(x_ND, [&](const Layer& layer, at::Tensor x, int64_t index) {
-    x = x + attention_block(layer, x, table, mask, B);
-    show("layers." + std::to_string(index) + ".attention", x);
-    x = x + feed_forward_block(layer, x);
-    show("layers." + std::to_string(index) + ".feed_forward", x);
-    return x;
-  });
+  const auto attend = [&](const Layer& layer, const at::Tensor& x) { return x + attention_block(layer, x, table, mask, B); };
+  const auto feed = [&](const Layer& layer, const at::Tensor& x) { return x + feed_forward_block(layer, x); };
+  if (scan_ && !probe) {
+    x_ND = layers_.scan(x_ND, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
+  } else {
+    x_ND = layers_.apply(x_ND, [&](const Layer& layer, at::Tensor x, int64_t index) {
+      x = attend(layer, x);
+      show("layers." + std::to_string(index) + ".attention", x);
+      x = feed(layer, x);
+      show("layers." + std::to_string(index) + ".feed_forward", x);
+      return x;
+    });
+  }
   x_ND = nn::rms_norm(x_ND, norm_, config_.norm_epsilon);
   const at::Tensor logits_NV = nn::linear(x_ND, config_.tied ? embedding_ : head_);
   show("output", logits_NV);

@@ -68,6 +68,8 @@ class Decoder : public Model {
   struct Layer {
     at::Tensor attention_norm, qkv, wo, ffn_norm, w13, w2;
     at::Tensor q_norm, k_norm;  // [E]; undefined without qk_norm
+    static constexpr at::Tensor Layer::*kTensors[] = {&Layer::attention_norm, &Layer::qkv, &Layer::wo, &Layer::ffn_norm,
+                                                      &Layer::w13, &Layer::w2, &Layer::q_norm, &Layer::k_norm};
     void declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& config);
   };
 
