@@ -94,7 +94,7 @@ endfunction()
 # Libraries from elsewhere that one folder alone uses.
 function(_flambeau_extras target)
   string(REGEX REPLACE "_test(ing)?$" "" folder ${target})
-  if(folder STREQUAL "pjrt" OR folder STREQUAL "kernels")
+  if(folder STREQUAL "pjrt")
     target_link_libraries(${target} PRIVATE pjrt_headers dl)
   elseif(folder STREQUAL "base")
     target_link_libraries(${target} PRIVATE PkgConfig::xxhash)

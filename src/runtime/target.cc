@@ -23,7 +23,7 @@ Target Target::of(const pjrt::Topology& topology) {
 }
 
 uint64_t Target::hash() const {
-  return Hasher().add(platform).add(generation).add(device_count).add(ffi).add(debug_checks).value();
+  return Hasher().add(platform).add(generation).add(device_count).add(ffi).value();
 }
 
 }  // namespace flambeau::runtime

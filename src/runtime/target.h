@@ -14,7 +14,6 @@ struct Target {
   std::string generation;  // the device kind: "cpu", "TPU v5 lite"
   int device_count = 1;
   bool ffi = false;        // custom calls to handlers of this process run inside programs
-  bool debug_checks = false;
 
   static Target of(const pjrt::Client& client);
   static Target of(const pjrt::Topology& topology);
