@@ -85,13 +85,7 @@ struct Capture::Impl {
   }
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
-    std::vector<at::Tensor> dense;
-    for (const at::Tensor& input : inputs)
-      dense.push_back(input.is_contiguous() && input.storage_offset() == 0 &&
-                              input.nbytes() == input.storage().nbytes()
-                          ? input
-                          : input.clone(at::MemoryFormat::Contiguous));
-    auto storages = last->run(refs_of(dense, fmt::format("the inputs of '{}'", name)), random_source(std::nullopt));
+    auto storages = last->run(refs_of(inputs, fmt::format("the inputs of '{}'", name)), random_source(std::nullopt));
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], last->result_types()[i]));
     return results;
@@ -171,6 +165,10 @@ std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
   std::vector<at::Tensor> inner;
   for (size_t i = 0; i < carry.size(); ++i) inner.push_back(wrap(recording.carry()[i], refs[i]));
   std::vector<at::Tensor> next = body(make_tensor(recording.index(), {DType::S64, {}}), inner);
+  auto wants_gradient = [](const at::Tensor& t) { return t.requires_grad(); };
+  if (at::GradMode::is_enabled() &&
+      (std::any_of(carry.begin(), carry.end(), wants_gradient) || std::any_of(next.begin(), next.end(), wants_gradient)))
+    raise<NotImplemented>("[loop] gradients do not pass a captured loop; use scan, or detach what the body carries");
   auto storages = recording.finish(refs_of(next, "what a loop's body gives"));
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < storages.size(); ++i) results.push_back(wrap(storages[i], refs[i]));

@@ -48,7 +48,7 @@ class Capture {
 
 // carry = body(i, carry) for i in 0..trip_count, recorded once as a loop of the program inside a capture (i is then a rank-0
 // int64 tensor); outside of one, and on the CPU, a plain loop. Shapes and dtypes of the carry stay. The body may read tensors from
-// outside and use autograd within itself; it may not write to them.
+// outside and use autograd within itself; it may not write to them, nor to its carry, and no gradient passes the loop.
 std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
                              const std::function<std::vector<at::Tensor>(const at::Tensor& i, const std::vector<at::Tensor>& carry)>& body);
 

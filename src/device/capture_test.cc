@@ -96,7 +96,7 @@ TEST(Capture, RefusesWhatWouldBeFrozen) {
 
   Capture host_data("host data", [&](const Tensors&) -> Tensors { return {x + at::full({3}, changing += 1).to(tpu())}; });
   host_data({});
-  expect_error([&] { host_data({}); }, "flambeau::literal");
+  expect_error([&] { host_data({}); }, "12 bytes of data from the host");
 
   bool flip = false;
   Capture structure("structure", [&](const Tensors&) -> Tensors { return {(flip = !flip) ? x.sin() : x.cos()}; });
@@ -140,6 +140,57 @@ TEST(Capture, KeepsStateThatIsMadeInside) {
   expect_error([&] { escaped.cpu(); }, "was not returned");
 }
 
+TEST(Capture, RefusesToWriteToItsInputs) {
+  at::Tensor x = at::ones({3}, on_tpu());
+  Capture capture("writes", [](const Tensors& in) -> Tensors { return {in[0].add_(1)}; });
+  expect_error([&] { capture({x}); }, "writes to one of its inputs");
+  EXPECT_EQ(x.sum().item<float>(), 3);
+}
+
+TEST(Capture, TakesViewsAsInputs) {
+  at::Tensor x = at::arange(6, on_tpu());
+  Capture capture("views", [](const Tensors& in) -> Tensors { return {in[0].mm(in[0].t())}; });
+  at::Tensor want = at::arange(6, at::kFloat).view({2, 3});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(capture({x.view({2, 3})})[0].cpu(), want.mm(want.t())));
+  EXPECT_TRUE(at::equal(capture({x.view({3, 2}).t().contiguous().view({2, 3})})[0].cpu(), [&] {
+    at::Tensor t = want.view({3, 2}).t().contiguous().view({2, 3});
+    return t.mm(t.t());
+  }()));
+}
+
+TEST(Capture, StateKeepsItsShapeThroughReshapedWrites) {
+  at::Tensor w = at::zeros({2, 3}, on_tpu()), never_written = at::empty({2, 3}, on_tpu());
+  Capture capture("reshaped", [&](const Tensors& in) -> Tensors {
+    w.view({-1}).add_(in[0]);
+    never_written.copy_(w);
+    return {w.sum()};
+  });
+  at::Tensor one = at::ones({6}, on_tpu());
+  for (int i = 1; i <= 4; ++i) EXPECT_EQ(capture({one})[0].item<float>(), 6 * i);
+  w.view({-1}).copy_(at::zeros({6}));
+  EXPECT_EQ(capture({one})[0].item<float>(), 6);
+  EXPECT_EQ(never_written.sum().item<float>(), 6);
+}
+
+TEST(Capture, WhatIsReturnedMayAlsoBeKept) {
+  at::Tensor x = at::ones({2}, on_tpu()), total;
+  Capture capture("kept", [&](const Tensors& in) -> Tensors {
+    if (!total.defined()) total = at::zeros({2}, on_tpu());
+    total.add_(in[0]);
+    return {total};
+  });
+  at::Tensor first = capture({x})[0];
+  for (int i = 2; i <= 4; ++i) EXPECT_EQ(capture({x})[0].sum().item<float>(), 2 * i);
+  EXPECT_EQ(total.sum().item<float>(), 8);
+  EXPECT_EQ(first.sum().item<float>(), 2);  // an earlier result stays what it was
+}
+
+TEST(Capture, RefusesAGeneratorOfItsOwn) {
+  at::Generator own = new_generator();
+  Capture capture("generator", [&](const Tensors& in) -> Tensors { return {at::empty_like(in[0]).normal_(0, 1, own)}; });
+  expect_error([&] { capture({at::ones({3}, on_tpu())}); }, "generator");
+}
+
 TEST(Capture, DrawsNewNumbersAtEachReplay) {
   auto draw = [](bool captured) {
     at::Generator generator = default_generator();
@@ -177,6 +228,15 @@ TEST(Loop, AccumulatesInsideOneProgram) {
     EXPECT_TRUE(at::allclose(got[0].cpu(), want[0], 1e-5, 1e-6));
     EXPECT_NEAR(got[1].item<float>(), want[1].item<float>(), 1e-4);
   }
+}
+
+TEST(Loop, RefusesToDropAGradient) {
+  Capture capture("gradient", [](const Tensors& in) -> Tensors {
+    at::AutoGradMode enabled(true);
+    at::Tensor w = in[0].detach().requires_grad_();
+    return {loop(2, {w}, [](const at::Tensor&, const Tensors& c) -> Tensors { return {c[0] * 2}; })[0].detach()};
+  });
+  expect_error([&] { capture({at::ones({2}, on_tpu())}); }, "gradients do not pass");
 }
 
 TEST(Loop, RefusesWritesToTheOutside) {

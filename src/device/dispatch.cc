@@ -205,6 +205,8 @@ class Kernel final : public c10::OperatorKernel {
     std::vector<at::Tensor> written = written_tensors(overload_, arguments);
     std::vector<std::optional<TensorRef>> into = targets(written, call);
     runtime::RandomSource* random = overload_.row->random ? &random_source(generator_of(overload_, arguments)) : nullptr;
+    if (random && Engine::current() && random != &random_source(std::nullopt))
+      raise<NotImplemented>("[capture] a generator of its own is not handled within a captured step; use the default one");
     std::vector<Engine::Output> outputs = Engine::get().call(*overload_.row, call, into, random);
     put_results(op, stack, count, outputs, written);
   }

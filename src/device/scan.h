@@ -19,7 +19,7 @@ namespace flambeau::device {
 enum class Keep { Carry, Costly, Everything };
 
 // The carry's next values from (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read
-// tensors from outside that need no gradient; may not write to tensors from outside.
+// tensors from outside that need no gradient; may not write to these, to the carry or to the rows.
 using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, const std::vector<at::Tensor>& carry,
                                                        const std::vector<at::Tensor>& rows, const std::vector<at::Tensor>& constants)>;
 

@@ -192,6 +192,7 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
       a.storage->failure = nullptr;
     }
   }
+  raise_failed_checks_if_many();
   if (debug_) {
     for (const auto& buffer : results)
       if (buffer) buffer->ready().await();
@@ -296,7 +297,7 @@ std::vector<std::shared_ptr<pjrt::Buffer>> Engine::launch(const Program& program
   if (!program.checks.empty()) collect_checks(std::move(results[next]), program.checks);
   for (const auto& output : outputs)
     if (output) {
-      note(output);
+      note(output->ready());
       break;  // a program's outputs are ready together
     }
   return outputs;
@@ -304,25 +305,30 @@ std::vector<std::shared_ptr<pjrt::Buffer>> Engine::launch(const Program& program
 
 // ---- waiting, checks ------------------------------------------------------------------------------------------------------
 
-void Engine::note(std::shared_ptr<pjrt::Buffer> buffer) {
-  std::lock_guard lock(pending_mutex_);
-  if (launched_.size() >= kRememberedLaunches) {
-    std::erase_if(launched_, [](const std::weak_ptr<pjrt::Buffer>& weak) {
-      auto strong = weak.lock();
-      return !strong || strong->deleted() || strong->ready().ready();
-    });
+void Engine::note(pjrt::Event launched) {
+  std::optional<pjrt::Event> oldest;
+  {
+    std::lock_guard lock(pending_mutex_);
+    if (launched_.size() >= kRememberedLaunches) {
+      std::erase_if(launched_, [](const pjrt::Event& event) { return event.ready(); });
+      if (launched_.size() >= kRememberedLaunches) oldest = launched_.front();
+    }
+    launched_.push_back(std::move(launched));
   }
-  launched_.push_back(buffer);
+  if (oldest) oldest->await();  // the host is thousands of ops ahead of the device
 }
 
 void Engine::collect_checks(std::shared_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages) {
-  bool full;
+  std::lock_guard lock(pending_mutex_);
+  checks_.push_back({std::move(flags), messages});
+}
+
+void Engine::raise_failed_checks_if_many() {
   {
     std::lock_guard lock(pending_mutex_);
-    checks_.push_back({std::move(flags), messages});
-    full = checks_.size() >= kRememberedChecks;
+    if (checks_.size() < kRememberedChecks) return;
   }
-  if (full) raise_failed_checks();
+  raise_failed_checks();
 }
 
 void Engine::raise_failed_checks() {
@@ -331,22 +337,23 @@ void Engine::raise_failed_checks() {
     std::lock_guard lock(pending_mutex_);
     checks.swap(checks_);
   }
+  std::optional<std::string> first;
   for (const PendingCheck& check : checks) {
     std::vector<uint8_t> failed(check.messages.size());
     check.flags->to_host(failed.data());
-    for (size_t i = 0; i < failed.size(); ++i)
-      if (failed[i]) throw InvalidArgument(check.messages[i]);
+    for (size_t i = 0; i < failed.size() && !first; ++i)
+      if (failed[i]) first = check.messages[i];
   }
+  if (first) throw InvalidArgument(*first);
 }
 
 void Engine::synchronize() {
-  std::vector<std::weak_ptr<pjrt::Buffer>> launched;
+  std::vector<pjrt::Event> launched;
   {
     std::lock_guard lock(pending_mutex_);
     launched.swap(launched_);
   }
-  for (const auto& weak : launched)
-    if (auto buffer = weak.lock(); buffer && !buffer->deleted()) buffer->ready().await();
+  for (const pjrt::Event& event : launched) event.await();
   raise_failed_checks();
 }
 
@@ -371,9 +378,13 @@ void Engine::upload(const TensorRef& destination, const void* data) {
     call(kLiteral, arguments, into);
     return;
   }
+  std::shared_ptr<Storage> target = shows_all(destination) ? destination.storage->shared_from_this() : Storage::create(type.bytes());
+  {
+    std::lock_guard lock(storage_mutex());  // state keeps its dimensions, also when it is replaced through a reshaped view
+    if (target->buffer && target->type.dtype == type.dtype && target->type.elements() == type.elements()) type = target->type;
+  }
   std::shared_ptr<pjrt::Buffer> buffer =
       client_->upload({data, type.dtype, type.dims}, client_->addressable_devices().front());
-  std::shared_ptr<Storage> target = shows_all(destination) ? destination.storage->shared_from_this() : Storage::create(type.bytes());
   {
     std::lock_guard lock(storage_mutex());
     target->type = type;
@@ -428,9 +439,25 @@ void Engine::materialise(const TensorRef& tensor) {
   }
   std::vector<char> zeros(static_cast<size_t>(tensor.storage->nbytes()));
   TensorRef all{tensor.storage, View::contiguous({tensor.storage->nbytes() / byte_size(tensor.dtype)}), tensor.dtype};
-  Trace* recording = std::exchange(t_current, nullptr);
+  if (shows_all(tensor)) all.view = tensor.view;
+  struct Restore {
+    Trace* recording = std::exchange(t_current, nullptr);
+    ~Restore() { t_current = recording; }
+  } restore;
   upload(all, zeros.data());
-  t_current = recording;
+}
+
+std::shared_ptr<Storage> Engine::dense(TensorRef& tensor) {
+  materialise(tensor);
+  {
+    std::lock_guard lock(storage_mutex());
+    const Storage& storage = *tensor.storage;
+    if (tensor.view.elements() == 0 || storage.failure || storage.type == tensor.type()) return nullptr;
+  }
+  CallArgument arguments[] = {tensor, tensor.dtype};
+  std::shared_ptr<Storage> copy = call(kIdentity, arguments)[0].storage;
+  tensor = {copy.get(), View::contiguous(tensor.view.sizes), tensor.dtype};
+  return copy;
 }
 
 void Engine::resize(Storage& storage, int64_t nbytes) {

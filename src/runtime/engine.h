@@ -106,11 +106,15 @@ class Engine {
 
   // Gives an uninitialised storage zeros of the tensor's dtype.
   void materialise(const TensorRef& tensor);
+  // Makes `tensor` one whose storage holds exactly its elements, in its type and shape; a copy, which is returned, where it is not.
+  std::shared_ptr<Storage> dense(TensorRef& tensor);
+  // Raises a failed check when so many are waiting that they should be looked at. For the end of a launch: its results have a place.
+  void raise_failed_checks_if_many();
 
  private:
   explicit Engine(const EngineOptions& options);
   void run_strict(Trace& trace, RandomPosition position);
-  void note(std::shared_ptr<pjrt::Buffer> buffer);
+  void note(pjrt::Event launched);
   void collect_checks(std::shared_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages);
   void raise_failed_checks();
 
@@ -132,7 +136,7 @@ class Engine {
   };
   std::mutex pending_mutex_;
   std::vector<PendingCheck> checks_;
-  std::vector<std::weak_ptr<pjrt::Buffer>> launched_;  // what synchronize() waits for
+  std::vector<pjrt::Event> launched_;  // what synchronize() waits for
 };
 
 }  // namespace flambeau::runtime

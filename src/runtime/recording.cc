@@ -1,7 +1,7 @@
 #include "runtime/recording.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "runtime/internal_ops.h"
@@ -41,15 +41,15 @@ std::shared_ptr<Storage> Recording::add_input(const Type& type) {
 
 std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results) {
   std::unique_ptr<StepProgram> program(new StepProgram);
-  std::unordered_set<uint64_t> result_storages;
+  std::unordered_map<ValueId, size_t> output_of;
   auto output = [&](ValueId value) {
-    program->outputs_.push_back(value);
-    return program->outputs_.size() - 1;
+    auto [it, is_new] = output_of.try_emplace(value, program->outputs_.size());
+    if (is_new) program->outputs_.push_back(value);
+    return it->second;
   };
   for (const TensorRef& result : results) {
     program->result_types_.push_back(result.type());
     program->result_outputs_.push_back(output(dense_value(*trace_, result)));
-    result_storages.insert(result.storage->id);
   }
   std::vector<std::pair<uint64_t, const Binding*>> bindings;
   for (const auto& [id, binding] : trace_->bindings()) bindings.emplace_back(id, &binding);
@@ -57,9 +57,11 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
   for (const auto& [id, binding] : bindings) {
     std::shared_ptr<Storage> storage = binding->storage.lock();
     if (!storage) continue;
-    bool escaped = binding->born && !result_storages.contains(id);
-    if (!escaped && !binding->written) continue;
-    program->bound_.push_back({storage, escaped ? nullptr : storage, output(binding->value)});
+    if (binding->written && storage->recording == trace_->id())
+      raise<InvalidArgument>("[capture] '{}' writes to one of its inputs, and a replay gets others each time; clone it first, or read "
+                             "it from outside as state", name_);
+    if (!binding->born && !binding->written) continue;
+    program->bound_.push_back({storage, binding->born ? nullptr : storage, output(binding->value)});
   }
   for (size_t i = 0; i < trace_->externals().size(); ++i)
     for (const StepProgram::Bound& bound : program->bound_)
@@ -94,12 +96,9 @@ void StepProgram::gather(std::span<const TensorRef> inputs, std::vector<std::sha
   size_t next_input = 0;
   for (const External& external : trace_->externals()) {
     Storage& storage = external.storage ? *external.storage : *inputs[next_input].storage;
-    bool is_input = !external.storage;
-    if (is_input) ++next_input;
+    if (!external.storage) ++next_input;
     if (storage.failure) throw Error(*storage.failure);
-    bool same = storage.type.dtype == external.type.dtype &&
-                (is_input ? storage.type.elements() == external.type.elements() : storage.type == external.type);
-    if (external.type.elements() > 0 && (!storage.buffer || !same))
+    if (external.type.elements() > 0 && (!storage.buffer || storage.type != external.type))
       raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {}, which is now {}; capture it anew after such a change", name_,
                              external.type.to_string(), storage.buffer ? storage.type.to_string() : "without a value");
     externals.push_back(external.type.elements() > 0 ? storage.buffer : nullptr);
@@ -117,13 +116,15 @@ std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<pjrt::
 std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random) {
   compile();
   FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
-  for (const TensorRef& input : inputs) Engine::get().materialise(input);
+  std::vector<TensorRef> given(inputs.begin(), inputs.end());
+  std::vector<std::shared_ptr<Storage>> made;  // keeps alive what `given` then points to
+  for (TensorRef& input : given) made.push_back(Engine::get().dense(input));
   std::vector<std::shared_ptr<pjrt::Buffer>> externals;
   externals.reserve(trace_->externals().size());
   std::vector<int64_t> kept;
   {
     std::lock_guard lock(storage_mutex());
-    gather(inputs, externals);
+    gather(given, externals);
     kept = keep_shared(externals);
   }
   RandomPosition position;
@@ -148,13 +149,16 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
     throw;
   }
   std::vector<std::shared_ptr<Storage>> results;
-  std::lock_guard lock(storage_mutex());
-  for (const Bound& bound : bound_)
-    if (auto storage = bound.storage.lock()) assign(*storage, bound.output);
-  for (size_t i = 0; i < result_types_.size(); ++i) {
-    results.push_back(Storage::create(result_types_[i].bytes()));
-    assign(*results.back(), result_outputs_[i]);
+  {
+    std::lock_guard lock(storage_mutex());
+    for (const Bound& bound : bound_)
+      if (auto storage = bound.storage.lock()) assign(*storage, bound.output);
+    for (size_t i = 0; i < result_types_.size(); ++i) {
+      results.push_back(Storage::create(result_types_[i].bytes()));
+      assign(*results.back(), result_outputs_[i]);
+    }
   }
+  Engine::get().raise_failed_checks_if_many();
   return results;
 }
 
@@ -248,6 +252,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   result.gradient = std::make_unique<GradientLoop>();
   GradientLoop& gradient = *result.gradient;
   gradient.outer_ = outer_;
+  gradient.outer_id_ = outer_->id();
   gradient.loop_ = std::make_unique<Loop>();
   gradient.loop_->trip_count = loop_->trip_count;
   gradient.loop_->reverse = true;
@@ -274,7 +279,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
 
 std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRef> initial) {
   if (!loop_) raise("[scan] the gradient of a scan is taken a second time; run the scan again");
-  if (Engine::current() != outer_)
+  if (!Engine::current() || Engine::current()->id() != outer_id_)
     raise("[scan] the gradient of a scan must be taken in the recording that the scan ran in");
   for (const TensorRef& tensor : initial) loop_->carry.push_back(outer_->read(tensor));
   size_t outputs = loop_->results.size() + loop_->rows.size();

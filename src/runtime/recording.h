@@ -79,6 +79,7 @@ class GradientLoop {
  private:
   friend class LoopRecording;
   Trace* outer_ = nullptr;
+  uint64_t outer_id_ = 0;  // an address may be another trace's by now
   std::unique_ptr<Loop> loop_;
   uint64_t random_distance_ = 0;
 };

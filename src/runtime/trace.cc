@@ -290,6 +290,22 @@ void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& 
     if (outputs[i]) ids[*call.outputs[i]] = *outputs[i];
 }
 
+// `value` with the dimensions that the storage's value has: state keeps its type, also when it is replaced through a reshaped view.
+ValueId Trace::in_shape_of(const Storage& storage, ValueId value) {
+  Type before;
+  if (auto it = bindings_.find(storage.id); it != bindings_.end()) {
+    before = types_[it->second.value];
+  } else {
+    std::lock_guard lock(storage_mutex());
+    if (!storage.buffer) return value;
+    before = storage.type;
+  }
+  const Type& after = types_[value];
+  if (before.dtype != after.dtype || before.elements() != after.elements() || before.dims == after.dims) return value;
+  std::vector<Recorded> arguments{ValueView{value, View::contiguous(before.dims), after.dtype, false}, after.dtype};
+  return *append_recorded(kIdentity, std::move(arguments), 0, {})[0];
+}
+
 void Trace::write(const TensorRef& tensor, ValueId value) {
   Storage& storage = *tensor.storage;
   bool born = born_here(storage);
@@ -308,7 +324,7 @@ void Trace::write(const TensorRef& tensor, ValueId value) {
       std::vector<Recorded> arguments{whole_value(value, types_[value]), tensor.dtype};
       value = *append_recorded(kIdentity, std::move(arguments), 0, {})[0];
     }
-    bind(value);
+    bind(in_shape_of(storage, value));
     return;
   }
   if (overlaps_itself(tensor.view))
@@ -368,7 +384,10 @@ std::string to_string(const Recorded& argument) {
                         [](const RecordedNumber& n) { return runtime::to_string(n.number); },
                         [](const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); },
                         [](DType dtype) { return std::string(torch_name(dtype)); },
-                        [](const std::string& text) { return text; },
+                        [](const std::string& text) {
+                          bool plain = text.size() < 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 32 && c < 127; });
+                          return plain ? text : fmt::format("{} bytes of data from the host", text.size());
+                        },
                         [](auto plain) { return fmt::format("{}", plain); },
                     },
                     argument);

@@ -26,7 +26,7 @@ using ValueId = uint32_t;
 using hlo::Dims;
 using hlo::Type;
 
-// A program's identity: two independent 64-bit hashes.
+// A program's identity: two 64-bit hashes of its structure (texts enter both through one).
 struct Key {
   uint64_t high = 0, low = 0;
   friend bool operator==(const Key&, const Key&) = default;
@@ -189,6 +189,7 @@ class Trace {
  private:
   ValueId new_value(Type type);
   bool born_here(const Storage& storage) const;
+  ValueId in_shape_of(const Storage& storage, ValueId value);
   ValueId current_value(Storage& storage, const TensorRef& tensor);
   std::vector<std::optional<ValueId>> append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
                                                       uint64_t random_distance, std::string site);
