@@ -140,7 +140,26 @@ TEST_F(CheckpointTest, SavesLoadsAndKeepsTheNewest) {
   EXPECT_EQ(loaded.optimizer.at(0).first, "w.exp_avg");
 }
 
+TEST_F(CheckpointTest, GoingBackSetsLaterStepsAside) {
+  const Folder checkpoints(folder_ / "c");
+  for (int round = 0; round < 2; ++round) {
+    for (int64_t step : {5, 10, 15}) checkpoints.save(state(step), 0);
+    checkpoints.abandon_after(5);
+    EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{5}));
+  }
+  for (const char* name : {"abandoned-step-10", "abandoned-step-15", "abandoned-step-10.2", "abandoned-step-15.2"}) {
+    EXPECT_NO_THROW(load(folder_ / "c" / name)) << name;
+  }
+}
+
+TEST_F(CheckpointTest, NeverDeletesTheStepJustWritten) {
+  const Folder checkpoints(folder_ / "c");
+  for (int64_t step : {10, 15, 5}) checkpoints.save(state(step), 2);
+  EXPECT_EQ(checkpoints.steps().front(), 5);
+}
+
 TEST_F(CheckpointTest, CleansUpWhatKilledRunsLeft) {
+  fs::create_directories(folder_ / "c" / ".tmp-mine");
   fs::create_directories(folder_ / "c" / ".tmp-step-5");
   fs::create_directories(folder_ / "c" / ".deleted-step-1");
   write_file_atomically(folder_ / "c" / ".tmp-step-5" / "model.safetensors", "half");
@@ -148,6 +167,7 @@ TEST_F(CheckpointTest, CleansUpWhatKilledRunsLeft) {
   EXPECT_TRUE(checkpoints.steps().empty());
   EXPECT_FALSE(fs::exists(folder_ / "c" / ".tmp-step-5"));
   EXPECT_FALSE(fs::exists(folder_ / "c" / ".deleted-step-1"));
+  EXPECT_TRUE(fs::exists(folder_ / "c" / ".tmp-mine"));  // not one of ours
 }
 
 TEST_F(CheckpointTest, OneRunAtATime) {
@@ -178,6 +198,7 @@ TEST_F(CheckpointTest, DamageIsNamed) {
          write_file_atomically(p, text);
        },
        "checksum"},
+      {"train_state.json", [](const fs::path& p) { write_file_atomically(p, std::string(1 << 20, '[')); }, "nested"},
       {"train_state.json", [](const fs::path& p) { fs::remove(p); }, "not a checkpoint"},
   };
   for (const auto& c : cases) {

@@ -28,7 +28,8 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "train_state.json";
 constexpr int64_t kFormat = 1;
-constexpr std::string_view kTemporary = ".tmp-", kDeleted = ".deleted-";
+constexpr int kMaxDepth = 8;  // of the state's JSON, which has 4; a deep file would exhaust the stack
+constexpr std::string_view kTemporary = ".tmp-step-", kDeleted = ".deleted-step-";
 
 std::optional<int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename();
@@ -55,7 +56,10 @@ Json read_state(const fs::path& path) {
   }
   const std::string text = read_file(path, 1 << 26);
   try {
-    const Json whole = Json::parse(text);
+    const Json whole = Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+      if (depth > kMaxDepth) damaged(path, "it is nested too deeply");
+      return true;
+    });
     const Json& state = whole.at("state");
     if (whole.at("xxh3").get<std::string>() != hex(hash_string(state.dump()))) damaged(path, "its checksum does not match");
     if (state.at("format").get<int64_t>() != kFormat) damaged(path, "it was written by another version");
@@ -124,29 +128,59 @@ std::vector<int64_t> Folder::steps() const {
 }
 
 void Folder::save(const State& state, int64_t keep) const {
-  const fs::path final_path = step_path(state.step);
-  if (fs::exists(final_path)) return;
-  const fs::path temporary = path_ / fmt::format("{}step-{}", kTemporary, state.step);
+  try {
+    if (fs::exists(step_path(state.step))) return;
+    write(state);
+    remove_old(state.step, keep);
+  } catch (const fs::filesystem_error& e) {
+    raise<IoError>("{}: cannot save a checkpoint: {}; free space on the disk or choose another dump_folder", path_.string(),
+                   e.code().message());
+  }
+}
+
+void Folder::abandon_after(int64_t step) const {
+  bool moved = false;
+  for (const int64_t later : steps()) {
+    if (later <= step) continue;
+    const fs::path plain = path_ / fmt::format("abandoned-step-{}", later);
+    fs::path aside = plain;
+    for (int n = 2; fs::exists(aside); ++n) aside = fmt::format("{}.{}", plain.string(), n);
+    std::error_code error;
+    fs::rename(step_path(later), aside, error);
+    if (error) {
+      raise<IoError>("{}: cannot rename to {}: {}; make the folder writable", step_path(later).string(), aside.string(),
+                     error.message());
+    }
+    moved = true;
+  }
+  if (moved) sync_path(path_);
+}
+
+void Folder::write(const State& state) const {
+  const fs::path temporary = path_ / fmt::format("{}{}", kTemporary, state.step);
   fs::remove_all(temporary);
   fs::create_directory(temporary);
 
   Json files = Json::object();
-  const auto write = [&](const char* name, const NamedTensors& tensors) {
+  const auto put = [&](const char* name, const NamedTensors& tensors) {
     const uint64_t checksum = write_safetensors(temporary / name, tensors, {{"format", "pt"}});
     files[name] = {{"bytes", fs::file_size(temporary / name)}, {"xxh3", hex(checksum)}};
   };
-  write(kModel, state.parameters);
-  write(kOptimizer, state.optimizer);
+  put(kModel, state.parameters);
+  put(kOptimizer, state.optimizer);
   const Json fields = {{"format", kFormat},          {"step", state.step},   {"tokens_seen", state.tokens_seen},
                        {"data_cursor", state.data_cursor}, {"model", state.model}, {"files", files}};
   write_file_atomically(temporary / kState, Json{{"state", fields}, {"xxh3", hex(hash_string(fields.dump()))}}.dump(2) + "\n");
   sync_path(temporary);
-  fs::rename(temporary, final_path);
+  fs::rename(temporary, step_path(state.step));
   sync_path(path_);
+}
 
+void Folder::remove_old(int64_t written, int64_t keep) const {
   const std::vector<int64_t> all = steps();
   for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < all.size(); ++i) {
-    const fs::path gone = path_ / fmt::format("{}step-{}", kDeleted, all[i]);
+    if (all[i] == written) continue;
+    const fs::path gone = path_ / fmt::format("{}{}", kDeleted, all[i]);
     fs::rename(step_path(all[i]), gone);
     fs::remove_all(gone);
   }

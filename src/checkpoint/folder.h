@@ -41,10 +41,15 @@ class Folder {
   std::filesystem::path step_path(int64_t step) const;
   // Steps that can be loaded, ascending.
   std::vector<int64_t> steps() const;
-  // Writes `state` as its step, then deletes the oldest steps beyond `keep` (0: none). Does nothing if the step is there.
+  // Writes `state` as its step, then deletes the oldest other steps beyond `keep` (0: none). Does nothing if the step is there.
   void save(const State& state, int64_t keep) const;
+  // For a run that goes back: renames the steps after `step` to abandoned-step-N, which nothing here reads or deletes.
+  void abandon_after(int64_t step) const;
 
  private:
+  void write(const State& state) const;
+  void remove_old(int64_t written, int64_t keep) const;
+
   std::filesystem::path path_;
   int lock_ = -1;
 };
