@@ -28,6 +28,12 @@ TEST(Models, FlavoursHaveTheirParameters) {
   }
 }
 
+TEST(Models, LlamasStretchTheirContextAsPublished) {
+  for (const auto& [flavor, factor] : {std::pair{"1B", "32.0"}, {"3B", "32.0"}, {"8B", "8.0"}, {"405B", "8.0"}}) {
+    EXPECT_THAT(make_model("llama3", flavor, {})->hugging_face_config(), testing::ContainsRegex(std::string("\"factor\": *") + factor)) << flavor;
+  }
+}
+
 TEST(Models, CountFlopsAsTheFieldDoes) {
   const auto llama = make_model("llama3", "8B", {});
   const double dense = 6.0 * (8'030'261'248 - 128'256.0 * 4096);
