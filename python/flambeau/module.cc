@@ -87,7 +87,7 @@ device::Capture make_capture(std::string name, py::function fn) {
 // PyTorch's engine keeps a thread a device, which takes the interpreter's lock once more when it ends. Left to the end of the
 // process, that may come after the interpreter's, and Python then ends the thread in a way that ends the process.
 void stop_autograd_threads() {
-  if (!runtime::Engine::started()) return;
+  if (!runtime::Engine::started() || runtime::Engine::in_bad_fork()) return;
   torch::autograd::Engine::get_default_engine().stop();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // stop() returns before the threads have had the lock
 }
@@ -108,6 +108,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("initialize", [](const std::string& plugin) { device::initialize({.plugin = plugin}); }, py::arg("plugin") = "");
   m.def("start", [] { without_lock([] { runtime::Engine::get(); }); });
   m.def("started", &runtime::Engine::started);
+  m.def("in_bad_fork", &runtime::Engine::in_bad_fork);
   m.def("platform", &platform);
   m.def("synchronize", [] { without_lock([] { device::synchronize(); }); });
   m.def("counters", &counters);

@@ -78,7 +78,8 @@ def get_amp_supported_dtype():
 
 
 def _is_in_bad_fork():
-    return False
+    """Whether this process was forked after the plugin had been loaded: the device cannot be used in it."""
+    return _C.in_bad_fork()
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ ArgsOf<Slot> call(const PJRT_Api* api, std::string_view where, Fill&& fill) {
 }
 
 // Once the process has begun to exit, the plugin's own globals may be gone: what is dropped from then on is left to the
-// operating system. True from the first exit handler on; see plugin.cc.
+// operating system. True from the first exit handler on, and in a forked child; see plugin.cc.
 bool process_is_exiting();
 
 // For destructors: frees an object of the plugin, cannot fail, and does nothing while the process exits.

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -20,6 +21,8 @@ std::atomic<bool> exiting{false};
 
 void watch_exit() {
   std::atexit([] { exiting.store(true, std::memory_order_relaxed); });
+  // A forked child has the plugin's memory without its threads: what it drops is left alone, too.
+  pthread_atfork(nullptr, nullptr, [] { exiting.store(true, std::memory_order_relaxed); });
 }
 
 struct Registry {

@@ -58,6 +58,8 @@ Engine& Engine::get() {
 
 void Engine::set_defaults(const EngineOptions& options) { defaults() = options; }
 
+bool Engine::in_bad_fork() { return g_forked; }
+
 bool Engine::started() { return g_engine.load() != nullptr; }
 
 Engine::Engine(const EngineOptions& options) : options_(options) {

@@ -59,6 +59,8 @@ class Engine {
   static Engine& get();
   static void set_defaults(const EngineOptions& options);
   static bool started();
+  // Whether this process was forked from one that had started it: then get() raises.
+  static bool in_bad_fork();
 
   const pjrt::Client& client() const { return *client_; }
   const Target& target() const { return target_; }

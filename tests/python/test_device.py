@@ -31,6 +31,26 @@ def test_processes_end_well_after_a_backward():
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_forked_child_is_told_and_ends_well():
+    code = """
+import os, torch
+x = torch.ones(3, device="tpu")
+child = os.fork()
+if child == 0:
+    assert torch.tpu._is_in_bad_fork()
+    try:
+        x + 1
+    except RuntimeError as error:
+        assert "spawn" in str(error)
+        del x
+        os._exit(7)  # as multiprocessing's children end
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print((x + 1).sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "6.0\n"), done.stderr
+
+
 # ---- the forms of an op: functional, in place, out, on views ------------------------------------------------------------
 
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
