@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <fmt/ranges.h>
@@ -40,6 +41,11 @@ Check up_to_one() {
 }
 Check all_or_positive() {
   return {"-1 or an integer of at least 1", [](const Value& v, const Check&) { return number(v) == -1 || number(v) >= 1; }};
+}
+Check seed() {
+  Check check = at_least(0);
+  check.most = std::numeric_limits<int64_t>::max();
+  return check;
 }
 Check one_of(std::vector<std::string> choices) {
   return {fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")),
@@ -123,15 +129,15 @@ const std::vector<Key>& table() {
       {"validator.freq", SLOT(validator.freq), "steps between evaluations (also at step 1 and the last)", at_least(1)},
       {"validator.steps", SLOT(validator.steps), "batches of an evaluation; -1: all", all_or_positive()},
 
-      {"dataloader.seed", SLOT(dataloader.seed), "seed of the order of samples", at_least(0)},
+      {"dataloader.seed", SLOT(dataloader.seed), "seed of the order of samples", seed()},
       {"dataloader.shuffle", SLOT(dataloader.shuffle), "a new order of samples each epoch", any()},
 
       {"sampling.tokens", SLOT(sampling.tokens), "tokens to sample when training ends", at_least(0)},
       {"sampling.prompt", SLOT(sampling.prompt), "text to continue", any()},
       {"sampling.temperature", SLOT(sampling.temperature), "0: the likeliest token", not_negative()},
-      {"sampling.seed", SLOT(sampling.seed), "seed of the draws", at_least(0)},
+      {"sampling.seed", SLOT(sampling.seed), "seed of the draws", seed()},
 
-      {"debug.seed", SLOT(debug.seed), "seed of the first parameters", at_least(0)},
+      {"debug.seed", SLOT(debug.seed), "seed of the first parameters", seed()},
       {"debug.stats", SLOT(debug.stats), "print what was compiled and run after step 1 and at the end", any()},
       {"debug.print_config", SLOT(debug.print_config), "print the resolved configuration first", any()},
   };
@@ -177,6 +183,7 @@ std::string toml_text(std::string_view text) {
     if (c == '"' || c == '\\') out += '\\';
     if (c == '\n') out += "\\n";
     else if (c == '\t') out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\u{:04X}", static_cast<int>(c));
     else out += c;
   }
   return out + '"';
@@ -249,6 +256,9 @@ void set_value(Config& config, std::string_view name, const Value& given, std::s
   const size_t wanted = type == Type::Bool ? 0 : type == Type::Integer ? 1 : type == Type::Number ? 2 : 3;
   const bool finite = !std::holds_alternative<double>(value) || std::isfinite(std::get<double>(value));
   if (value.index() != wanted || !finite || !key.check.holds(value, key.check)) refuse(key, literal(given), origin);
+  if (const auto* integer = std::get_if<int64_t>(&value); integer != nullptr && *integer > key.check.most) {
+    raise<InvalidArgument>("{}: {}: expected at most {}, got {}; lower it", origin, key.name, key.check.most, *integer);
+  }
   std::visit(
       [&](auto* slot) {
         using T = std::remove_pointer_t<decltype(slot)>;
@@ -292,11 +302,15 @@ Batching batching(const Config& config) {
   // Tokens and sequences say the same thing twice: both may be given if they agree.
   const auto tokens = [&](int64_t in_tokens, int64_t in_sequences, std::string_view tokens_key, std::string_view rows_key) {
     if (in_sequences == 0) return in_tokens;
-    if (config.given.contains(std::string(tokens_key)) && in_tokens != in_sequences * context) {
-      raise_in_config(config, fmt::format("{}: expected {} x {} = {} to agree with {}, got {}; remove one of the two", tokens_key,
-                                          in_sequences, context, in_sequences * context, rows_key, in_tokens));
+    int64_t product = 0;
+    if (__builtin_mul_overflow(in_sequences, context, &product)) {
+      raise_in_config(config, fmt::format("{}: expected a count whose tokens fit in 64 bits, got {}; lower it", rows_key, in_sequences));
     }
-    return in_sequences * context;
+    if (config.given.contains(std::string(tokens_key)) && in_tokens != product) {
+      raise_in_config(config, fmt::format("{}: expected {} x {} = {} to agree with {}, got {}; remove one of the two", tokens_key,
+                                          in_sequences, context, product, rows_key, in_tokens));
+    }
+    return product;
   };
   const int64_t microbatch = tokens(t.num_tokens_per_microbatch_per_dp_rank, t.sequences_per_microbatch,
                                     "training.num_tokens_per_microbatch_per_dp_rank", "training.sequences_per_microbatch");
@@ -334,7 +348,12 @@ void check_config(const Config& config) {
   }
 }
 
-std::string to_toml(const Config& config) {
+std::string to_toml(const Config& given) {
+  // Both ways to say the size of a step are printed, and must agree when they are read back.
+  Config config = given;
+  const Batching b = batching(given);
+  config.training.num_tokens_per_microbatch_per_dp_rank = b.context * b.sequences;
+  config.training.num_tokens_per_train_step = b.tokens_per_step();
   std::string out, section;
   for (const Key& key : table()) {
     const size_t dot = key.name.find('.');

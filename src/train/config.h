@@ -126,6 +126,7 @@ struct Key {
     bool (*holds)(const Value& value, const Check& check);
     double bound = 0;
     std::vector<std::string> choices = {};
+    int64_t most = int64_t{1} << 31;  // of an integer: products of two fit in 64 bits
   } check;
 };
 

@@ -39,7 +39,7 @@ Config load_config(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
     raise<IoError>("{}: no such file; give the path of a configuration, for example configs/llama3/debug.toml", path.string());
   }
-  const std::string text = read_file(path, 1 << 24);
+  const std::string text = read_file(path, 1 << 16);
   try {
     read_table(config, toml::parse(text, path.string()), "");
   } catch (const toml::parse_error& e) {

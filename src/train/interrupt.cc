@@ -9,10 +9,13 @@ volatile std::sig_atomic_t received = 0;
 
 void note(int signal) {
   received = signal;
-  std::signal(signal, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
 }
 
 }  // namespace
+
+bool interrupted() { return received != 0; }
 
 InterruptGuard::InterruptGuard() {
   received = 0;

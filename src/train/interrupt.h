@@ -1,7 +1,10 @@
-// SIGINT and SIGTERM as a wish to end: the run finishes its step, saves and reports. A second signal ends it at once.
+// SIGINT and SIGTERM as a wish to end: the run finishes its step, saves and reports. A second signal of either kind ends it at once.
 #pragma once
 
 namespace flambeau::train {
+
+// Whether a signal has come since the newest guard was made.
+bool interrupted();
 
 // Takes over both signals while it lives. One at a time.
 class InterruptGuard {

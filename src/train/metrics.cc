@@ -74,22 +74,36 @@ std::string console_line(const StepMetrics& m) {
                      m.mfu ? fmt::format("{:.2f}%", *m.mfu) : "peak unknown");
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t continued_step) : path_(path) {
+namespace {
+
+// Rewrites the file with its lines up to `last_step`.
+void keep_lines(const std::filesystem::path& path, int64_t last_step) {
   std::string kept;
-  if (continued_step > 0 && std::filesystem::exists(path)) {
-    const std::string old = read_file(path);
-    for (size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {
-      const auto line = nlohmann::json::parse(old.begin() + static_cast<std::ptrdiff_t>(at),
-                                              old.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-      const bool ours = line.is_object() && line.contains("step") && line["step"].is_number_integer();
-      if (ours && line["step"].get<int64_t>() <= continued_step) kept += old.substr(at, end + 1 - at);
-    }
-  }
-  if (path.has_parent_path()) {
-    std::error_code ignored;  // the write below says what is wrong
-    std::filesystem::create_directories(path.parent_path(), ignored);
+  const std::string old = last_step > 0 ? read_file(path) : "";
+  for (size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {
+    const auto line = nlohmann::json::parse(old.begin() + static_cast<std::ptrdiff_t>(at),
+                                            old.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const bool ours = line.is_object() && line.contains("step") && line["step"].is_number_integer();
+    if (ours && line["step"].get<int64_t>() <= last_step) kept += old.substr(at, end + 1 - at);
   }
   write_file_atomically(path, kept);
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t continued_step) : path_(path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;  // writing says what is wrong
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), ignored);
+  // What is no file (a pipe, /dev/null) is only appended to. Where a link leads to a file, that file is rewritten, not the link.
+  const bool regular = fs::is_regular_file(path, ignored);
+  const bool absent = fs::symlink_status(path, ignored).type() == fs::file_type::not_found;
+  try {
+    if (regular) keep_lines(fs::canonical(path), continued_step);
+    else if (absent) write_file_atomically(path, "");
+  } catch (const std::exception& e) {
+    raise<IoError>("metrics.jsonl: cannot write {}: {}; choose another file", path.string(), e.what());
+  }
   out_.open(path, std::ios::app);
   if (!out_) raise<IoError>("metrics.jsonl: cannot write {}; choose another file", path.string());
 }

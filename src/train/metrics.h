@@ -38,6 +38,7 @@ struct StepMetrics {
 std::string console_line(const StepMetrics& metrics);
 
 // One JSON object a line. A run that continues from step N keeps the lines up to N, so that the file reads as one run.
+// Pipes and devices are only written to.
 class MetricsFile {
  public:
   // IoError when the file cannot be written.

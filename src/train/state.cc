@@ -67,7 +67,7 @@ models::NamedTensors read_hugging_face(const fs::path& folder) {
     }
   }
   if (files.empty()) {
-    raise<InvalidArgument>("checkpoint.initial_load_path: expected a folder with *.safetensors, got \"{}\"; check the path",
+    raise<InvalidArgument>("expected a folder with *.safetensors, got \"{}\"; check the path",
                            folder.string());
   }
   std::ranges::sort(files);
@@ -120,7 +120,10 @@ void load_initial(const Config& config, models::Model& model) {
 }
 
 void export_hugging_face(const fs::path& folder, const models::Model& model) {
-  const fs::path temporary = folder.string() + ".tmp";
+  // Two renames, so the old folder stays under one name or the other until the new one is on the disk.
+  const fs::path temporary = folder.string() + ".tmp", old = folder.string() + ".old";
+  if (!fs::exists(folder) && fs::exists(old)) fs::rename(old, folder);
+  fs::remove_all(old);
   fs::remove_all(temporary);
   fs::create_directories(temporary);
   std::vector<at::Tensor> host;
@@ -128,8 +131,10 @@ void export_hugging_face(const fs::path& folder, const models::Model& model) {
   checkpoint::write_safetensors(temporary / "model.safetensors", model.to_hugging_face(host), {{"format", "pt"}});
   write_file_atomically(temporary / "config.json", model.hugging_face_config());
   sync_path(temporary);
-  fs::remove_all(folder);
+  if (fs::exists(folder)) fs::rename(folder, old);
   fs::rename(temporary, folder);
+  sync_path(fs::absolute(folder).parent_path());
+  fs::remove_all(old);
 }
 
 std::string state_checksums(const checkpoint::State& state) {

@@ -53,6 +53,7 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[optimizer]\nbeta1 = 1.0\n", {"optimizer.beta1", "below 1"}},
       {"[lr_scheduler]\ndecay_type = \"cubic\"\n", {"lr_scheduler.decay_type", "linear", "cubic"}},
       {"[checkpoint]\nkeep_latest_k = 1\n", {"checkpoint.keep_latest_k", "2"}},
+      {"[training]\nsequences_per_microbatch = 72057594037927936\n", {"training.sequences_per_microbatch", "at most", "72057594037927936"}},
       {"[checkpoint]\nenable = 1\n", {"checkpoint.enable", "true or false"}},
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
       {"[training\n", {"c.toml:1", "not TOML"}},
@@ -76,12 +77,18 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   set_from_text(config, "optimizer.lr", "1e-3");
   set_from_text(config, "lr_scheduler.decay_ratio", "0.5");
   set_from_text(config, "checkpoint.enable", "true");
-  set_from_text(config, "sampling.prompt", "a \"b\"\n\\");
+  set_from_text(config, "sampling.prompt", "a \"b\"\n\\\x1b\x7f");
+  set_from_text(config, "training.sequences_per_microbatch", "3");
+  set_from_text(config, "training.sequences_per_train_step", "6");
+  set_from_text(config, "debug.seed", "9223372036854775807");
   write_file_atomically(folder_ / "c.toml", to_toml(config));
   const Config again = load_config(folder_ / "c.toml");
+  EXPECT_NO_THROW(check_config(again));
   EXPECT_EQ(to_toml(again), to_toml(config));
+  EXPECT_EQ(batching(again).tokens_per_step(), 6 * 2048);
   EXPECT_EQ(again.training.steps, 7);
-  EXPECT_EQ(again.sampling.prompt, "a \"b\"\n\\");
+  EXPECT_EQ(again.sampling.prompt, "a \"b\"\n\\\x1b\x7f");
+  EXPECT_EQ(again.debug.seed, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(again.lr_scheduler.decay_ratio, 0.5);
   EXPECT_FALSE(again.lr_scheduler.total_steps.has_value());
 }
@@ -269,6 +276,25 @@ TEST_F(MetricsFileTest, ContinuesAfterTheStepOfTheCheckpoint) {
   EXPECT_EQ(std::ranges::count(text, '\n'), 3);
   EXPECT_THAT(text, HasSubstr("\"mfu\":null"));
   EXPECT_THAT(text, testing::Not(HasSubstr("\"step\":4")));
+}
+
+TEST_F(MetricsFileTest, ReplacesNeitherLinksNorDevices) {
+  MetricsFile("/dev/null", 0).write({});
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  for (const char* target : {"there", "later"}) {  // a link to a file, and one to nothing yet
+    const fs::path link = folder_ / fmt::format("link-{}", target);
+    fs::create_symlink(target, link);
+    if (std::string_view(target) == "there") write_file_atomically(folder_ / target, "old\n");
+    MetricsFile(link, 0).write({});
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_EQ(std::ranges::count(read_file(folder_ / target), '\n'), 1);
+  }
+  try {
+    MetricsFile(folder_, 0);
+    ADD_FAILURE() << "a folder is no file";
+  } catch (const IoError& e) {
+    EXPECT_THAT(e.what(), testing::AllOf(HasSubstr("metrics.jsonl"), HasSubstr("choose another file")));
+  }
 }
 
 }  // namespace

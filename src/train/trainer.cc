@@ -127,7 +127,11 @@ void Trainer::resume() {
   }
   if (steps.empty()) {
     if (!config_.checkpoint.initial_load_path.empty()) {
-      load_initial(config_, *model_);
+      try {
+        load_initial(config_, *model_);
+      } catch (const Error& e) {
+        raise_in_config(config_, fmt::format("checkpoint.initial_load_path: {}", e.what()));
+      }
       log_info("initial weights from {}", config_.checkpoint.initial_load_path);
     }
     return;
@@ -135,6 +139,10 @@ void Trainer::resume() {
   const int64_t step = config_.checkpoint.load_step >= 0 ? config_.checkpoint.load_step : steps.back();
   const std::filesystem::path path = checkpoints_->step_path(step);
   const checkpoint::State state = checkpoint::load(path);
+  if (state.step != step) {
+    raise<InvalidArgument>("{}: expected the state of step {}, got that of step {}; rename the folder to step-{}", path.string(),
+                           step, state.step, state.step);
+  }
   restore_state(state, path, *model_, *optimizer_, device_);
   try {
     at_ = {state.step, state.tokens_seen, datasets_.train->load_cursor(state.data_cursor)};
@@ -144,6 +152,10 @@ void Trainer::resume() {
   first_step_ = at_.step + 1;
   saved_step_ = at_.step;
   log_info("continuing from {}", path.string());
+  if (step != steps.back()) {
+    checkpoints_->abandon_after(step);
+    log_info("checkpoints after step {} are now named abandoned-step-N", step);
+  }
 }
 
 void Trainer::prepare_programs() {
@@ -207,9 +219,12 @@ void Trainer::train_step(const TokenBatch& batch, int64_t step, StepResult& resu
   ++steps_since_log_;
   if (result.finite) return;
   set_status_line("");
+  const std::string culprit = first_non_finite(*model_, device_, step_options_, batch, result);
+  // The state is that of the step before: worth keeping, unless it is itself what is broken.
+  if (checkpoints_ && at_.step > 0 && !culprit.starts_with("parameter ")) save();
   raise<NonFiniteError>("step {}: not finite: {} (loss {}, grad_norm {}); the update was withheld and the run stopped; lower "
                         "optimizer.lr, or look at the data of this step", step,
-                        first_non_finite(*model_, device_, step_options_, batch, result), result.loss, result.grad_norm);
+                        culprit, result.loss, result.grad_norm);
 }
 
 void Trainer::after_step(const StepResult& result) {
@@ -218,8 +233,9 @@ void Trainer::after_step(const StepResult& result) {
   if (step == first_step_ || last || step % config_.metrics.log_freq == 0) log_step(step, result);
   const bool due = step % config_.checkpoint.interval == 0 || (first && config_.checkpoint.enable_first_step_checkpoint);
   if (checkpoints_ && due) save();
-  if (config_.validator.enable && !last && (first || step % config_.validator.freq == 0)) {
-    log_info("validate step: {:2}  loss: {:8.5f}", step, validate(config_.validator.steps));
+  if (config_.validator.enable && !last && (first || step % config_.validator.freq == 0) && !interrupted()) {
+    const std::optional<double> loss = validate(config_.validator.steps);
+    if (loss) log_info("validate step: {:2}  loss: {:8.5f}", step, *loss);
   }
   if (step == first_step_) print_stats("after the first step");
   show_progress(step, result);
@@ -251,12 +267,13 @@ void Trainer::show_progress(int64_t step, const StepResult& result) {
                               duration(left)));
 }
 
-double Trainer::validate(int64_t batches) {
+std::optional<double> Trainer::validate(int64_t batches) {
   EvalStep::Result sum;
   validation_->restart();
   for (int64_t i = 0; i != batches; ++i) {
     const std::optional<data::Batch> batch = validation_->next();
     if (!batch) break;
+    if (interrupted()) return std::nullopt;
     const EvalStep::Result part = (*eval_step_)(to_tensors(*batch, 0, step_options_.documents));
     sum.loss_sum += part.loss_sum;
     sum.tokens += part.tokens;
@@ -281,12 +298,11 @@ void Trainer::save() {
 void Trainer::finish(int signal) {
   if (checkpoints_ && at_.step > 0) save();
   const bool complete = signal == 0;
-  if (complete && validation_) {
-    const double loss = validate(-1);
-    log_info("validate step: {:2}  loss: {:8.5f}  (nats a token, all held-out samples)", at_.step, loss);
+  if (const std::optional<double> loss = complete && validation_ ? validate(-1) : std::nullopt) {
+    log_info("validate step: {:2}  loss: {:8.5f}  (nats a token, all held-out samples)", at_.step, *loss);
     if (config_.data.bigram) {
       const double bigram = data::Bigram(datasets_.train->corpus()).cross_entropy(datasets_.held_out->corpus());
-      log_info("held-out loss {:.4f}, bigram model {:.4f} nats a token: better by {:.4f}", loss, bigram, bigram - loss);
+      log_info("held-out loss {:.4f}, bigram model {:.4f} nats a token: better by {:.4f}", *loss, bigram, bigram - *loss);
     }
   }
   if (complete && sample_step_) {

@@ -53,8 +53,8 @@ class Trainer {
   void log_step(int64_t step, const StepResult& result);
   void show_progress(int64_t step, const StepResult& result);
   void after_step(const StepResult& result);
-  // Mean loss a token over the held-out samples, or over the first `batches` batches (-1: all).
-  double validate(int64_t batches);
+  // Mean loss a token over the held-out samples, or over the first `batches` batches (-1: all). nullopt when a signal ended it.
+  std::optional<double> validate(int64_t batches);
   void save();
   void finish(int signal);
   void print_stats(std::string_view when) const;

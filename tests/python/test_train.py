@@ -155,6 +155,17 @@ def test_nan_stops_the_run_with_the_checkpoint_intact(flambeau, config, tmp_path
     assert flambeau("checkpoint", "outputs/checkpoint/step-5").stdout == before
 
 
+def test_going_back_sets_later_checkpoints_aside(flambeau, config, tmp_path):
+    arguments = ["train", config, "--device", "cpu", "--checkpoint.enable", "--checkpoint.interval", "2"]
+    whole = flambeau(*arguments, "--training.steps", "6", "--lr_scheduler.total_steps", "12")
+    again = flambeau(*arguments, "--training.steps", "6", "--lr_scheduler.total_steps", "12", "--checkpoint.load_step", "2")
+    assert "Training starts at step 3" in again.stderr and checksums(again.stderr) == checksums(whole.stderr)
+    names = {p.name for p in (tmp_path / "outputs/checkpoint").iterdir()} - {".lock"}
+    assert names == {"step-2", "step-4", "step-6", "abandoned-step-4", "abandoned-step-6"}
+    (tmp_path / "outputs/checkpoint/step-6").rename(tmp_path / "outputs/checkpoint/step-9")
+    assert "expected the state of step 9, got that of step 6" in flambeau(*arguments, code=2).stderr
+
+
 def test_hugging_face_folder_goes_out_and_in(flambeau, config, tmp_path):
     first = flambeau("train", config, "--device", "cpu", "--training.steps", "2", "--checkpoint.last_save_in_hf", "--dump_folder", "a")
     second = flambeau("train", config, "--device", "cpu", "--training.steps", "1", "--optimizer.lr", "0", "--checkpoint.initial_load_path",
@@ -182,7 +193,8 @@ BAD = [
     (["--data.source", "/nonexistent"], "/nonexistent"),
     (["--data.source", "EMPTY"], "empty"),
     (["--checkpoint.enable", "--checkpoint.load_step", "7"], "checkpoint.load_step"),
-    (["--checkpoint.initial_load_path", "none"], "none"),
+    (["--checkpoint.initial_load_path", "none"], "small.toml: checkpoint.initial_load_path: none"),
+    (["--training.sequences_per_microbatch", "72057594037927936"], "training.sequences_per_microbatch: expected at most"),
     (["--device", "tpu", "--plugin", "/nonexistent.so"], "/nonexistent.so"),
     (["--device", "tpu", "--plugin", "NOT_A_PLUGIN"], "small.toml"),
     (["stray"], "stray"),
