@@ -316,6 +316,9 @@ def versions():
 def run(options):
     cpus = sorted(os.sched_getaffinity(0))[: options.threads]
     case = Case(name=options.case, threads=len(cpus), **CASES[options.case], **ARITHMETIC)
+    if "torch.compile" in options.contenders and " " in sys.prefix:
+        print(f"torch.compile is left out: PyTorch's Inductor cannot link in a folder with a space in its name, {sys.prefix}")
+        options.contenders.remove("torch.compile")
     if "flambeau" in options.contenders and not options.worker.exists():
         raise BenchmarkError(f"{options.worker} is not built; run `make bench`, "
                              "or scripts/build.sh build \"\" train_step_worker")
