@@ -1,6 +1,7 @@
 #include "device/capture.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/AutogradState.h>
 
 #include "base/error.h"
