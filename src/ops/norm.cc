@@ -4,6 +4,8 @@
 // float32 where the input is float16 or bfloat16, as on every PyTorch device but the CPU.
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "ops/pointwise.h"
 #include "ops/tables.h"
 #include "ops/tensor_util.h"
