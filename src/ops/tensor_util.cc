@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/ranges.h>
+
 #include "ops/check.h"
 
 namespace flambeau::ops {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <mutex>
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "runtime/engine.h"
 #include "runtime/internal_ops.h"
