@@ -4,6 +4,8 @@ add_library(flambeau_options INTERFACE)
 target_include_directories(flambeau_options INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
 # -fPIC for programs too, after CMake's -fPIE: the precompiled header is compiled once, for libraries.
 target_compile_options(flambeau_options INTERFACE -Wall -Wextra -Werror -fPIC)
+# GCC 12 warns of overlapping copies inside its own std::string (GCC bug 105651).
+target_compile_options(flambeau_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 # fmt as headers: torch brings a version of its own, and no symbol of either may be taken for the other's.
 target_compile_definitions(flambeau_options INTERFACE FMT_HEADER_ONLY=1)
 target_link_libraries(flambeau_options INTERFACE Threads::Threads)

@@ -19,7 +19,7 @@ if [ "$folder" != build ]; then
 fi
 
 status=0
-ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 1200 -j "${JOBS:-$(default_jobs)}" || status=$?
+ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout "$([ "$folder" = build ] && echo 1200 || echo 3600)" -j "${JOBS:-$(default_jobs)}" || status=$?
 if [ "$folder" = build ]; then
   # Both halves run, so that one look shows all that is wrong.
   .venv/bin/python -m pytest tests/python -q || status=$?
