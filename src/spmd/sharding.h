@@ -1,0 +1,25 @@
+// How tensors lie on a mesh of devices: what model code says, and nothing more.
+//
+// Model code names the dimensions of its weights and activations by logical axes ("embed", "kv_heads", "batch", "sequence",
+// "vocab"; "" is never split). A plan (plan.h) says which axes of the mesh split a logical axis. Without a plan
+// everything here does nothing, and the same code runs on one device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace flambeau::spmd {
+
+// One logical axis a dimension.
+using Axes = std::vector<std::string>;
+
+// `x`, which the partitioner is told to lay out as the plan says; its gradient is laid out alike.
+at::Tensor shard_hint(const at::Tensor& x, const Axes& axes);
+
+// A weight as it is used: gathered over the data-parallel axes of the mesh that split it where it is stored (fully sharded data
+// parallelism), still split over the others. Its gradient is reduced in the weight's dtype and split as the weight is stored.
+at::Tensor gather_weight(const at::Tensor& weight, const Axes& axes);
+
+}  // namespace flambeau::spmd
