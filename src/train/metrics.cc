@@ -56,7 +56,7 @@ int64_t peak_memory_bytes(at::Device device) {
 std::string with_commas(int64_t value) {
   std::string digits = fmt::format("{}", value);
   for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   }
   return digits;
 }
