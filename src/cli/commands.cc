@@ -66,7 +66,8 @@ void train(const train::Config& config) { train::Trainer(config).run(); }
 
 void check(const train::Config& config) {
   const auto model = train::make_configured_model(config);
-  const train::Batching batching = train::batching(config);
+  const train::Degrees degrees = train::configured_degrees(config, *model, train::assumed_devices(config));
+  const train::Batching batching = train::batching(config, degrees.data_parallel());
   const int64_t parameters = model->parameters().elements();
   fmt::print("{}\n", train::to_toml(config));
   fmt::print("# parameters: {}\n", train::with_commas(parameters));

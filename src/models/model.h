@@ -33,6 +33,11 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Looks at a named activation; see Model::forward.
 using Probe = std::function<void(const std::string& name, const at::Tensor& value)>;
 
+// What a mesh must divide.
+struct Sizes {
+  int64_t layers = 0, dim = 0, heads = 0, kv_heads = 0, ffn_dim = 0, vocab_size = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -54,6 +59,7 @@ class Model {
   // value stopped being finite.
   virtual at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const = 0;
 
+  virtual Sizes sizes() const = 0;
   virtual int64_t vocabulary() const = 0;
   virtual int64_t max_context() const = 0;  // the longest that the position embedding is meant for
   // The field's figure: 6 (N - N_embedding) + 6 L H (d_qk + d_v) context, without a discount for the causal mask.

@@ -42,9 +42,24 @@ Check up_to_one() {
 Check all_or_positive() {
   return {"-1 or an integer of at least 1", [](const Value& v, const Check&) { return number(v) == -1 || number(v) >= 1; }};
 }
+Check degree() {
+  Check check = at_least(1);
+  check.most = 1 << 20;  // products of three fit in 64 bits
+  return check;
+}
+Check degree_or_rest() {
+  Check check = all_or_positive();
+  check.most = 1 << 20;
+  return check;
+}
 Check seed() {
   Check check = at_least(0);
   check.most = std::numeric_limits<int64_t>::max();
+  return check;
+}
+Check virtual_count() {
+  Check check = at_least(1);
+  check.most = 256;
   return check;
 }
 Check one_of(std::vector<std::string> choices) {
@@ -89,14 +104,23 @@ const std::vector<Key>& table() {
       {"data.bigram", SLOT(data.bigram), "compare the last validation loss with a bigram model of the same split", any()},
 
       {"training.steps", SLOT(training.steps), "optimizer steps of the whole run", at_least(1)},
-      {"training.num_tokens_per_microbatch_per_dp_rank", SLOT(training.num_tokens_per_microbatch_per_dp_rank), "tokens of one forward and backward pass", at_least(1)},
-      {"training.num_tokens_per_train_step", SLOT(training.num_tokens_per_train_step), "tokens of one optimizer step; -1: one microbatch", all_or_positive()},
-      {"training.sequences_per_microbatch", SLOT(training.sequences_per_microbatch), "rows of one pass, instead of tokens; 0: from tokens", at_least(0)},
-      {"training.sequences_per_train_step", SLOT(training.sequences_per_train_step), "rows of one optimizer step, instead of tokens; 0: from tokens", at_least(0)},
+      {"training.num_tokens_per_microbatch_per_dp_rank", SLOT(training.num_tokens_per_microbatch_per_dp_rank), "tokens of one forward and backward pass, a data-parallel rank", at_least(1)},
+      {"training.num_tokens_per_train_step", SLOT(training.num_tokens_per_train_step), "tokens of one optimizer step, of all ranks; -1: one microbatch each", all_or_positive()},
+      {"training.sequences_per_microbatch", SLOT(training.sequences_per_microbatch), "rows of one pass a data-parallel rank, instead of tokens; 0: from tokens", at_least(0)},
+      {"training.sequences_per_train_step", SLOT(training.sequences_per_train_step), "rows of one optimizer step, of all ranks, instead of tokens; 0: from tokens", at_least(0)},
       {"training.max_context_length", SLOT(training.max_context_length), "tokens of a row", at_least(1)},
       {"training.max_norm", SLOT(training.max_norm), "gradients are clipped to this global norm", positive()},
       {"training.dtype", SLOT(training.dtype), "dtype of parameters and optimizer states", one_of({"float32"})},
       {"training.mixed_precision_param", SLOT(training.mixed_precision_param), "dtype of activations and matrix products", one_of({"float32", "bfloat16"})},
+
+      {"parallelism.data_parallel_replicate_degree", SLOT(parallelism.data_parallel_replicate_degree), "copies of the model: data parallel, parameters whole", degree()},
+      {"parallelism.data_parallel_shard_degree", SLOT(parallelism.data_parallel_shard_degree), "devices that data, parameters and optimizer states are split over; -1: the rest", degree_or_rest()},
+      {"parallelism.fsdp_reshard_after_forward", SLOT(parallelism.fsdp_reshard_after_forward), "whether gathered weights are given up after the forward pass and gathered again", one_of({"default", "always", "never"})},
+      {"parallelism.tensor_parallel_degree", SLOT(parallelism.tensor_parallel_degree), "devices that heads, feed-forward width and vocabulary are split over", degree()},
+      {"parallelism.enable_sequence_parallel", SLOT(parallelism.enable_sequence_parallel), "between tensor-parallel products, rows are split over the same devices", any()},
+      {"parallelism.context_parallel_degree", SLOT(parallelism.context_parallel_degree), "devices that a row is split over; only 1 is built", degree()},
+      {"parallelism.pipeline_parallel_degree", SLOT(parallelism.pipeline_parallel_degree), "devices that the layers are split over; only 1 is built", degree()},
+      {"parallelism.expert_parallel_degree", SLOT(parallelism.expert_parallel_degree), "devices that experts are split over; only 1 is built", degree()},
 
       {"optimizer.name", SLOT(optimizer.name), "optimizer", one_of({"AdamW"})},
       {"optimizer.lr", SLOT(optimizer.lr), "peak learning rate", not_negative()},
@@ -140,6 +164,7 @@ const std::vector<Key>& table() {
       {"debug.seed", SLOT(debug.seed), "seed of the first parameters", seed()},
       {"debug.stats", SLOT(debug.stats), "print what was compiled and run after step 1 and at the end", any()},
       {"debug.print_config", SLOT(debug.print_config), "print the resolved configuration first", any()},
+      {"debug.virtual_devices", SLOT(debug.virtual_devices), "devices of the CPU plugin, all in this process", virtual_count()},
   };
   return rows;
 }
@@ -296,7 +321,7 @@ void raise_in_config(const Config& config, std::string_view message) {
   raise<InvalidArgument>("{}: {}", config.path.string(), message);
 }
 
-Batching batching(const Config& config) {
+Batching batching(const Config& config, int64_t data_parallel_degree) {
   const Config::Training& t = config.training;
   const int64_t context = t.max_context_length;
   // Tokens and sequences say the same thing twice: both may be given if they agree.
@@ -316,22 +341,32 @@ Batching batching(const Config& config) {
                                     "training.num_tokens_per_microbatch_per_dp_rank", "training.sequences_per_microbatch");
   int64_t step = tokens(t.num_tokens_per_train_step, t.sequences_per_train_step, "training.num_tokens_per_train_step",
                         "training.sequences_per_train_step");
-  if (step == -1) step = microbatch;
   if (microbatch % context != 0) {
     raise_in_config(config, fmt::format("training.num_tokens_per_microbatch_per_dp_rank: expected a multiple of "
                                         "training.max_context_length = {}, got {}; choose for example {}",
                                         context, microbatch, std::max<int64_t>(1, microbatch / context) * context));
   }
-  if (step % microbatch != 0) {
-    raise_in_config(config, fmt::format("training.num_tokens_per_train_step: expected a multiple of the {} tokens of a "
-                                        "microbatch, got {}; choose for example {}",
-                                        microbatch, step, std::max<int64_t>(1, step / microbatch) * microbatch));
+  int64_t all_ranks = 0;
+  if (__builtin_mul_overflow(microbatch, data_parallel_degree, &all_ranks)) {
+    raise_in_config(config, fmt::format("training.num_tokens_per_microbatch_per_dp_rank: expected a count whose {}-fold fits in 64 bits, "
+                                        "got {}; lower it", data_parallel_degree, microbatch));
   }
-  return {.context = context, .sequences = microbatch / context, .accumulation = step / microbatch};
+  if (step == -1) step = all_ranks;
+  if (step % all_ranks != 0) {
+    const int64_t nearest = std::max<int64_t>(1, (step + all_ranks / 2) / all_ranks) * all_ranks;
+    raise_in_config(config, fmt::format("training.num_tokens_per_train_step: expected a multiple of {} (a microbatch of {} tokens on "
+                                        "each of {} data-parallel ranks), got {}; choose for example {}",
+                                        all_ranks, microbatch, data_parallel_degree, step, nearest));
+  }
+  return {.context = context, .sequences = all_ranks / context, .accumulation = step / all_ranks};
 }
 
 void check_config(const Config& config) {
-  batching(config);
+  batching(config);  // with more ranks there are more conditions
+  if (config.device == "cpu" && config.debug.virtual_devices > 1) {
+    raise_in_config(config, fmt::format("debug.virtual_devices: expected 1 while device = \"cpu\" (plain PyTorch), got {}; set device = "
+                                        "\"tpu\"", config.debug.virtual_devices));
+  }
   if (config.activation_checkpoint.mode != "none" && !config.model.scan) {
     raise_in_config(config, fmt::format("activation_checkpoint.mode: expected none while model.scan = false, got {}; set model.scan = true",
                                         config.activation_checkpoint.mode));
@@ -351,9 +386,9 @@ void check_config(const Config& config) {
 std::string to_toml(const Config& given) {
   // Both ways to say the size of a step are printed, and must agree when they are read back.
   Config config = given;
-  const Batching b = batching(given);
-  config.training.num_tokens_per_microbatch_per_dp_rank = b.context * b.sequences;
-  config.training.num_tokens_per_train_step = b.tokens_per_step();
+  Config::Training& t = config.training;
+  t.num_tokens_per_microbatch_per_dp_rank = batching(given).sequences * t.max_context_length;
+  if (t.sequences_per_train_step > 0) t.num_tokens_per_train_step = t.sequences_per_train_step * t.max_context_length;
   std::string out, section;
   for (const Key& key : table()) {
     const size_t dot = key.name.find('.');

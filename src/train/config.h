@@ -54,6 +54,14 @@ struct Config {
     std::string mixed_precision_param = "bfloat16";
   } training;
 
+  struct Parallelism {
+    int64_t data_parallel_replicate_degree = 1, data_parallel_shard_degree = -1;
+    std::string fsdp_reshard_after_forward = "default";
+    int64_t tensor_parallel_degree = 1;
+    bool enable_sequence_parallel = true;
+    int64_t context_parallel_degree = 1, pipeline_parallel_degree = 1, expert_parallel_degree = 1;
+  } parallelism;
+
   struct Optimizer {
     std::string name = "AdamW";
     double lr = 8e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
@@ -107,6 +115,7 @@ struct Config {
     int64_t seed = 0;
     bool stats = false;
     bool print_config = false;
+    int64_t virtual_devices = 1;
   } debug;
 
   std::filesystem::path path;   // the file that it came from
@@ -143,12 +152,14 @@ bool is_bool_key(std::string_view name);
 // What cannot be said of one key alone. InvalidArgument that names the file, the key and a remedy.
 void check_config(const Config& config);
 
-// Tokens of a step: rows of `context` tokens, `sequences` rows a microbatch, `accumulation` microbatches a step.
+// Tokens of a step: rows of `context` tokens, `sequences` rows a microbatch (over all data-parallel ranks), `accumulation`
+// microbatches a step.
 struct Batching {
   int64_t context = 0, sequences = 0, accumulation = 1;
   int64_t tokens_per_step() const { return context * sequences * accumulation; }
 };
-Batching batching(const Config& config);
+// The configuration says what a microbatch is for one rank; steps are the whole mesh's.
+Batching batching(const Config& config, int64_t data_parallel_degree = 1);
 
 // All keys as TOML with a comment each: what `check` prints and what a run can be repeated from.
 std::string to_toml(const Config& config);

@@ -40,6 +40,10 @@ device::Keep keep_of(const std::string& mode) {
   return mode == "selective" ? device::Keep::Costly : device::Keep::Everything;
 }
 
+int64_t device_count(at::Device device) {
+  return device.is_cpu() ? 1 : static_cast<int64_t>(runtime::Engine::get().client().devices().size());
+}
+
 const Config& checked(const Config& config) {
   check_config(config);
   return config;
@@ -49,7 +53,7 @@ const Config& checked(const Config& config) {
 
 at::Device open_device(const Config& config) {
   if (config.device == "cpu") return at::kCPU;
-  device::initialize({.plugin = config.plugin}, /*start=*/true);
+  device::initialize({.plugin = config.plugin, .virtual_devices = static_cast<int>(config.debug.virtual_devices)}, /*start=*/true);
   return device::tpu();
 }
 
@@ -76,12 +80,25 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
   return model;
 }
 
+Degrees configured_degrees(const Config& config, const models::Model& model, int64_t devices) {
+  const ParallelProblem problem{.devices = devices, .context = config.training.max_context_length, .sizes = model.sizes()};
+  try {
+    return resolve_parallelism(config.parallelism, problem);
+  } catch (const NotImplemented& e) {
+    raise<NotImplemented>("{}: {}", config.path.string(), e.what());
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, e.what());
+  }
+}
+
 // ---- setting up -----------------------------------------------------------------------------------------------------------
 
 Trainer::Trainer(Config config)
-    : config_(checked(config)), batching_(batching(config_)), model_(make_configured_model(config_)),
-      device_(open_device(config_)), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
+    : config_(checked(config)), model_(make_configured_model(config_)), device_(open_device(config_)),
+      degrees_(configured_degrees(config_, *model_, device_count(device_))),
+      batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
+  if (degrees_.devices() > 1) raise<NotImplemented>("parallelism: training on {} is not built yet; use one device", describe(degrees_));
   step_options_ = {.max_norm = config_.training.max_norm,
                    .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
                    .documents = config_.data.document_mask};

@@ -17,6 +17,7 @@
 #include "train/datasets.h"
 #include "train/interrupt.h"
 #include "train/metrics.h"
+#include "train/parallelism.h"
 #include "train/schedule.h"
 #include "train/step.h"
 
@@ -33,6 +34,9 @@ at::Device open_device(const Config& config);
 
 // The model of the configuration, without tensors. InvalidArgument names the file and the key.
 std::unique_ptr<models::Model> make_configured_model(const Config& config);
+
+// The mesh that the configuration makes of `devices`. InvalidArgument or NotImplemented, led by the file.
+Degrees configured_degrees(const Config& config, const models::Model& model, int64_t devices);
 
 class Trainer {
  public:
@@ -61,9 +65,10 @@ class Trainer {
   std::optional<TokenBatch> next_batch();
 
   Config config_;
-  Batching batching_;
   std::unique_ptr<models::Model> model_;
   at::Device device_;
+  Degrees degrees_;
+  Batching batching_;
   Datasets datasets_;
   std::optional<AdamW> optimizer_;
   std::optional<TrainStep> train_step_;

@@ -104,6 +104,11 @@ at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const 
   return logits_NV;
 }
 
+Sizes Decoder::sizes() const {
+  return {.layers = config_.layers, .dim = config_.dim, .heads = config_.heads, .kv_heads = config_.kv_heads,
+          .ffn_dim = config_.ffn_dim, .vocab_size = config_.vocab_size};
+}
+
 double Decoder::flops_per_token(int64_t context) const {
   const int64_t embedding = config_.vocab_size * config_.dim;
   // A tied embedding is also the head's matrix and is multiplied by; an untied one is only looked up.

@@ -51,6 +51,7 @@ class Decoder : public Model {
 
   void prepare(at::Device device, int64_t max_context) override;
   at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
+  Sizes sizes() const override;
   int64_t vocabulary() const override { return config_.vocab_size; }
   int64_t max_context() const override { return config_.max_context; }
   double flops_per_token(int64_t context) const override;
