@@ -19,6 +19,7 @@ thread_local Trace* t_current = nullptr;
 std::atomic<Engine*> g_engine{nullptr};
 std::mutex g_start_mutex;
 std::atomic<bool> g_forked{false};
+std::atomic<uint64_t> g_mesh_hash{0};
 
 EngineOptions& defaults() {
   static auto* options = new EngineOptions;
@@ -28,6 +29,11 @@ EngineOptions& defaults() {
 // Buffers that synchronize() remembers; older ones have been waited for by then or are waited for now.
 constexpr size_t kRememberedLaunches = 4096;
 constexpr size_t kRememberedChecks = 256;
+
+bool shows_all(const TensorRef& tensor) {
+  return tensor.view.offset == 0 && tensor.view.is_contiguous() &&
+         tensor.view.elements() * byte_size(tensor.dtype) >= tensor.storage->nbytes();
+}
 
 }  // namespace
 
@@ -75,6 +81,59 @@ Engine::Engine(const EngineOptions& options) : options_(options) {
 
 Trace* Engine::current() { return t_current; }
 void Engine::set_current(Trace* trace) { t_current = trace; }
+
+// ---- the mesh -------------------------------------------------------------------------------------------------------------
+
+void Engine::set_mesh(std::optional<hlo::Mesh> mesh) {
+  std::lock_guard lock(g_start_mutex);
+  if (mesh && mesh_ && *mesh == mesh_->mesh) return;
+  const MemoryUse use = memory_use();
+  if (use.allocations > use.frees)
+    raise<InvalidArgument>("[mesh] expected the mesh to be set before tensors are made, got one while {} exist; set it first",
+                           use.allocations - use.frees);
+  std::unique_ptr<const DeviceMesh> next;
+  KeyHasher hasher;
+  if (mesh) {
+    next = std::make_unique<const DeviceMesh>(DeviceMesh::over(*client_, std::move(*mesh)));
+    for (const hlo::MeshAxis& axis : next->mesh.axes) hasher.add(std::string_view(axis.name), axis.size);
+  }
+  g_mesh_hash = next ? hasher.key().low : 0;
+  mesh_ = std::move(next);
+}
+
+const hlo::Mesh* Engine::hlo_mesh() {
+  const Engine* engine = g_engine.load(std::memory_order_acquire);
+  return engine && engine->mesh_ ? &engine->mesh_->mesh : nullptr;
+}
+
+uint64_t Engine::mesh_hash() { return g_mesh_hash.load(std::memory_order_relaxed); }
+
+std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill) {
+  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
+  std::shared_ptr<const Array> array = fill_array(*client_, *mesh_, type, sharding, fill);
+  std::shared_ptr<Storage> storage = Storage::create(type.bytes());
+  std::lock_guard lock(storage_mutex());
+  storage->type = type;
+  storage->value = std::move(array);
+  return storage;
+}
+
+hlo::Sharding Engine::sharding_of(const TensorRef& tensor) {
+  std::lock_guard lock(storage_mutex());
+  const Storage& storage = *tensor.storage;
+  if (!storage.value || storage.type != tensor.type() || !tensor.view.is_contiguous()) return {};
+  return storage.value->sharding();
+}
+
+void Engine::reshard(const TensorRef& tensor, const hlo::Sharding& sharding) {
+  FLAMBEAU_CHECK(mesh_ && !t_current, "a value is laid out anew on a mesh, outside of recordings");
+  if (!shows_all(tensor)) raise<InvalidArgument>("[sharding] expected a whole tensor to lay out anew, got a view of one");
+  check_divides(mesh_->mesh, sharding, tensor.type());
+  std::shared_ptr<const Array> array = laid_out(tensor, sharding);
+  std::lock_guard lock(storage_mutex());
+  tensor.storage->type = tensor.type();
+  tensor.storage->value = std::move(array);
+}
 
 // ---- calls ----------------------------------------------------------------------------------------------------------------
 
@@ -132,6 +191,23 @@ struct Assignment {
   size_t output;
 };
 
+// On a mesh: what existed keeps its layout, a new value takes that of the first argument of its dimensions.
+std::vector<hlo::Sharding> strict_shardings(const Trace& trace, std::span<const Assignment> assignments,
+                                            std::span<const ValueId> outputs) {
+  std::vector<hlo::Sharding> shardings(Engine::hlo_mesh() ? outputs.size() : 0);
+  if (shardings.empty()) return shardings;
+  for (const Assignment& a : assignments) {
+    const Dims& dims = trace.type(outputs[a.output]).dims;
+    const External* like = nullptr;
+    for (const External& external : trace.externals()) {
+      if (external.type.dims != dims) continue;
+      if (!like || external.storage == a.storage) like = &external;
+    }
+    if (like) shardings[a.output] = like->sharding;
+  }
+  return shardings;
+}
+
 }  // namespace
 
 void Engine::run_strict(Trace& trace, RandomPosition position) {
@@ -158,20 +234,20 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
           trace.externals()[i].type.elements() > 0)
         aliases.emplace_back(i, a.output);
 
-  std::shared_ptr<const Program> compiled = program(trace, outputs, aliases, "eager");
-  std::vector<std::shared_ptr<pjrt::Buffer>> externals;
-  for (const External& external : trace.externals()) externals.push_back(external.buffer);
+  std::shared_ptr<const Program> compiled = program(trace, outputs, aliases, "eager", strict_shardings(trace, assignments, outputs));
+  std::vector<std::shared_ptr<const Array>> externals;
+  for (const External& external : trace.externals()) externals.push_back(external.value);
   std::vector<int64_t> kept;
   {
     std::lock_guard lock(storage_mutex());
     for (int64_t parameter : compiled->aliased) {
       const External& external = trace.externals()[compiled->externals[parameter]];
       // Two references are the storage's and the trace's, one more is ours.
-      bool donated = external.storage->buffer == external.buffer && external.buffer.use_count() == 3;
+      bool donated = external.storage->value == external.value && external.value.use_count() == 3;
       if (!donated) kept.push_back(parameter);
     }
   }
-  std::vector<std::shared_ptr<pjrt::Buffer>> results;
+  std::vector<std::shared_ptr<const Array>> results;
   try {
     results = launch(*compiled, {externals, kept, trace.numbers(), position});
   } catch (const std::exception& error) {
@@ -179,8 +255,8 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
     auto reason = std::make_shared<const std::string>(error.what());
     for (const Assignment& a : assignments) {
       a.storage->recording = 0;
-      if (a.storage->buffer && !a.storage->buffer->deleted()) continue;  // not given away yet: it keeps its value
-      a.storage->buffer = nullptr;
+      if (a.storage->value && !a.storage->value->deleted()) continue;  // not given away yet: it keeps its value
+      a.storage->value = nullptr;
       a.storage->failure = reason;
     }
     throw;
@@ -189,15 +265,16 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
     std::lock_guard lock(storage_mutex());
     for (const Assignment& a : assignments) {
       a.storage->type = compiled->outputs[a.output];
-      a.storage->buffer = results[a.output];
+      a.storage->value = results[a.output];
       a.storage->recording = 0;
       a.storage->failure = nullptr;
     }
   }
   raise_failed_checks_if_many();
   if (debug_) {
-    for (const auto& buffer : results)
-      if (buffer) buffer->ready().await();
+    for (const auto& array : results)
+      if (array)
+        for (const auto& shard : array->shards()) shard->ready().await();
     raise_failed_checks();
   }
 }
@@ -212,12 +289,15 @@ static void dump(std::string_view name, std::string_view text) {
 // ---- programs -------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<const ValueId> outputs,
-                                               std::span<const std::pair<size_t, size_t>> aliases, std::string_view name) {
+                                               std::span<const std::pair<size_t, size_t>> aliases, std::string_view name,
+                                               std::span<const hlo::Sharding> shardings) {
   KeyHasher h;
   Key key = trace.key();
   h.add(key.high, key.low, outputs.size());
   for (ValueId id : outputs) h.add(id);
   for (auto [external, output] : aliases) h.add(external, output);
+  h.add(mesh_hash());
+  for (const hlo::Sharding& sharding : shardings) h.add(std::string_view(encode_sharding(sharding)));
   key = h.key();
 
   std::promise<std::shared_ptr<const Program>> promise;
@@ -237,17 +317,22 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
   try {
     auto begin = std::chrono::steady_clock::now();
     auto compiled = std::make_shared<Program>();
-    Lowered lowered = lower(trace, outputs, aliases);
+    Lowered lowered = lower(trace, outputs, aliases, {hlo_mesh(), shardings});
     hlo::simplify(*lowered.graph);
     std::string text = hlo::print(*lowered.graph, {.module_name = name});
     dump(name, text);
     pjrt::CompileOptions options;
     if (target_.platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // it loses NaNs
+    if (mesh_) {
+      options.num_partitions = static_cast<int>(mesh_->device_ids.size());
+      options.device_ids = mesh_->device_ids;
+    }
     compiled->executable = client_->compile(text, options);
     compiled->externals = std::move(lowered.externals);
     for (size_t i = 0; i < compiled->externals.size(); ++i)
       if (lowered.graph->parameter_signature(i).aliasing_output) compiled->aliased.push_back(static_cast<int64_t>(i));
     for (ValueId id : outputs) compiled->outputs.push_back(trace.type(id));
+    compiled->shardings.assign(shardings.begin(), shardings.end());
     compiled->floats = lowered.floats;
     compiled->integers = lowered.integers;
     compiled->random = lowered.random;
@@ -266,40 +351,60 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
   return future.get();
 }
 
-std::vector<std::shared_ptr<pjrt::Buffer>> Engine::launch(const Program& program, const Launch& launch) {
-  std::vector<const pjrt::Buffer*> arguments;
+// By device of this process, then by result.
+std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> Engine::execute(const Program& program, const Launch& launch) {
+  std::vector<double> floats;
+  std::vector<int64_t> integers;
+  for (const RecordedNumber& n : launch.numbers) {
+    if (n.number.category() == DType::F64)
+      floats.push_back(n.number.as_double());
+    else
+      integers.push_back(n.number.as_int());
+  }
+  const std::array<uint64_t, 2> position{launch.random.seed, launch.random.offset};
   std::vector<std::unique_ptr<pjrt::Buffer>> uploaded;
-  arguments.reserve(program.externals.size() + 3);
-  for (size_t external : program.externals) arguments.push_back(launch.externals[external].get());
-  auto upload_vector = [&](DType dtype, const auto& values) {
-    int64_t dims[] = {static_cast<int64_t>(values.size())};
-    uploaded.push_back(client_->upload({values.data(), dtype, dims}, client_->addressable_devices().front()));
-    arguments.push_back(uploaded.back().get());
-  };
-  if (program.floats || program.integers) {
-    std::vector<double> floats;
-    std::vector<int64_t> integers;
-    for (const RecordedNumber& n : launch.numbers) {
-      if (n.number.category() == DType::F64)
-        floats.push_back(n.number.as_double());
-      else
-        integers.push_back(n.number.as_int());
-    }
+  const auto arguments_of = [&](size_t index, const pjrt::Device& device) {
+    std::vector<const pjrt::Buffer*> arguments;
+    arguments.reserve(program.externals.size() + 3);
+    for (size_t external : program.externals) arguments.push_back(launch.externals[external]->shards()[index].get());
+    const auto upload_vector = [&](DType dtype, const auto& values) {
+      int64_t dims[] = {static_cast<int64_t>(values.size())};
+      uploaded.push_back(client_->upload({values.data(), dtype, dims}, device));
+      arguments.push_back(uploaded.back().get());
+    };
     if (program.floats) upload_vector(DType::F64, floats);
     if (program.integers) upload_vector(DType::S64, integers);
-  }
-  if (program.random) upload_vector(DType::U64, std::array<uint64_t, 2>{launch.random.seed, launch.random.offset});
+    if (program.random) upload_vector(DType::U64, position);
+    return arguments;
+  };
 
   counters_.executions.fetch_add(1, std::memory_order_relaxed);
-  std::vector<std::unique_ptr<pjrt::Buffer>> results = program.executable->execute(arguments, launch.non_donatable);
-  std::vector<std::shared_ptr<pjrt::Buffer>> outputs(program.outputs.size());
+  if (!mesh_) {
+    std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results;
+    results.push_back(program.executable->execute(arguments_of(0, client_->addressable_devices().front()), launch.non_donatable));
+    return results;
+  }
+  std::vector<std::vector<const pjrt::Buffer*>> arguments;
+  for (size_t i = 0; i < mesh_->devices.size(); ++i) arguments.push_back(arguments_of(i, *mesh_->devices[i]));
+  return program.executable->execute(arguments, launch.non_donatable);
+}
+
+std::vector<std::shared_ptr<const Array>> Engine::launch(const Program& program, const Launch& launch) {
+  std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results = execute(program, launch);
+  std::vector<std::shared_ptr<const Array>> outputs(program.outputs.size());
   size_t next = 0;
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (program.outputs[i].elements() > 0) outputs[i] = std::move(results[next++]);
-  if (!program.checks.empty()) collect_checks(std::move(results[next]), program.checks);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (program.outputs[i].elements() == 0) continue;
+    std::vector<std::unique_ptr<pjrt::Buffer>> shards;
+    shards.reserve(results.size());
+    for (auto& of_device : results) shards.push_back(std::move(of_device[next]));
+    outputs[i] = std::make_shared<const Array>(std::move(shards), mesh_ ? program.shardings[i] : hlo::Sharding{});
+    ++next;
+  }
+  if (!program.checks.empty()) collect_checks(std::move(results.front()[next]), program.checks);
   for (const auto& output : outputs)
     if (output) {
-      note(output->ready());
+      for (const auto& shard : output->shards()) note(shard->ready());
       break;  // a program's outputs are ready together
     }
   return outputs;
@@ -325,7 +430,7 @@ void Engine::note(pjrt::Event launched) {
   }
 }
 
-void Engine::collect_checks(std::shared_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages) {
+void Engine::collect_checks(std::unique_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages) {
   std::lock_guard lock(pending_mutex_);
   checks_.push_back({std::move(flags), messages});
 }
@@ -366,15 +471,6 @@ void Engine::synchronize() {
 
 // ---- data in and out ------------------------------------------------------------------------------------------------------
 
-namespace {
-
-bool shows_all(const TensorRef& tensor) {
-  return tensor.view.offset == 0 && tensor.view.is_contiguous() &&
-         tensor.view.elements() * byte_size(tensor.dtype) >= tensor.storage->nbytes();
-}
-
-}  // namespace
-
 void Engine::upload(const TensorRef& destination, const void* data) {
   Type type = destination.type();
   if (type.elements() == 0) return;
@@ -386,16 +482,19 @@ void Engine::upload(const TensorRef& destination, const void* data) {
     return;
   }
   std::shared_ptr<Storage> target = shows_all(destination) ? destination.storage->shared_from_this() : Storage::create(type.bytes());
+  hlo::Sharding sharding;
   {
-    std::lock_guard lock(storage_mutex());  // state keeps its dimensions, also when it is replaced through a reshaped view
-    if (target->buffer && target->type.dtype == type.dtype && target->type.elements() == type.elements()) type = target->type;
+    std::lock_guard lock(storage_mutex());  // state keeps its dimensions and layout, also when it is replaced through a reshaped view
+    if (target->value && target->type.dtype == type.dtype && target->type.elements() == type.elements()) {
+      type = target->type;
+      sharding = target->value->sharding();
+    }
   }
-  std::shared_ptr<pjrt::Buffer> buffer =
-      client_->upload({data, type.dtype, type.dims}, client_->addressable_devices().front());
+  std::shared_ptr<const Array> array = upload_array(*client_, mesh_.get(), type, sharding, data);
   {
     std::lock_guard lock(storage_mutex());
     target->type = type;
-    target->buffer = std::move(buffer);
+    target->value = std::move(array);
     target->recording = 0;
     target->failure = nullptr;
   }
@@ -411,7 +510,7 @@ void Engine::download(const TensorRef& source, void* data) {
   if (t_current)
     raise<InvalidArgument>("[capture] the value of a tensor {} is read on the host while a step is recorded; return the tensor from the "
                            "captured function and read it afterwards", type.to_string());
-  std::shared_ptr<pjrt::Buffer> buffer;
+  std::shared_ptr<const Array> array;
   bool dense = false;
   {
     std::lock_guard lock(storage_mutex());
@@ -419,30 +518,38 @@ void Engine::download(const TensorRef& source, void* data) {
     if (storage.failure) throw Error(*storage.failure);
     if (storage.recording != 0)
       raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside");
-    buffer = storage.buffer;
-    dense = buffer && storage.type.dtype == type.dtype && storage.type.elements() == type.elements() && source.view.offset == 0 &&
-            source.view.is_contiguous();
+    array = storage.value;
+    dense = array && storage.type.dtype == type.dtype && storage.type.elements() == type.elements() && source.view.offset == 0 &&
+            source.view.is_contiguous() && (!mesh_ || held_whole(*mesh_, array->sharding(), storage.type.dims));
+    if (dense) type = storage.type;
   }
-  if (!buffer) {
+  if (!array) {
     std::memset(data, 0, static_cast<size_t>(type.bytes()));
     return;
   }
-  std::vector<Output> outputs;
   if (!dense) {
-    buffer = nullptr;
-    CallArgument arguments[] = {source, type.dtype};
-    outputs = call(kIdentity, arguments);
-    std::lock_guard lock(storage_mutex());
-    buffer = outputs[0].storage->buffer;
+    array = nullptr;
+    array = laid_out(source, {});
   }
-  buffer->to_host(data);
+  download_array(mesh_.get(), *array, type, data);
   raise_failed_checks();
+}
+
+std::shared_ptr<const Array> Engine::laid_out(const TensorRef& source, const hlo::Sharding& sharding) {
+  Trace trace(TraceKind::Strict);
+  CallArgument arguments[] = {source, source.dtype};
+  const ValueId outputs[] = {*trace.append(kIdentity, arguments)[0]};
+  const hlo::Sharding shardings[] = {sharding};
+  std::vector<std::shared_ptr<const Array>> externals;
+  for (const External& external : trace.externals()) externals.push_back(external.value);
+  std::shared_ptr<const Program> copy = program(trace, outputs, {}, "eager", std::span(shardings).first(mesh_ ? 1 : 0));
+  return launch(*copy, {externals, {}, trace.numbers(), {}})[0];
 }
 
 void Engine::materialise(const TensorRef& tensor) {
   {
     std::lock_guard lock(storage_mutex());
-    if (tensor.storage->buffer || tensor.storage->nbytes() == 0 || tensor.storage->failure || tensor.storage->recording != 0) return;
+    if (tensor.storage->value || tensor.storage->nbytes() == 0 || tensor.storage->failure || tensor.storage->recording != 0) return;
   }
   std::vector<char> zeros(static_cast<size_t>(tensor.storage->nbytes()));
   TensorRef all{tensor.storage, View::contiguous({tensor.storage->nbytes() / byte_size(tensor.dtype)}), tensor.dtype};
@@ -469,11 +576,11 @@ std::shared_ptr<Storage> Engine::dense(TensorRef& tensor) {
 
 void Engine::resize(Storage& storage, int64_t nbytes) {
   if (t_current) raise<NotImplemented>("[capture] a tensor's storage is resized while a step is recorded; give it its size before");
-  std::shared_ptr<pjrt::Buffer> old;
+  std::shared_ptr<const Array> old;
   Type type;
   {
     std::lock_guard lock(storage_mutex());
-    old = std::exchange(storage.buffer, nullptr);
+    old = std::exchange(storage.value, nullptr);
     type = storage.type;
   }
   storage.set_nbytes(nbytes);
@@ -483,7 +590,7 @@ void Engine::resize(Storage& storage, int64_t nbytes) {
   auto source = Storage::create(type.bytes());
   {
     std::lock_guard lock(storage_mutex());
-    source->buffer = std::move(old);
+    source->value = std::move(old);
     source->type = type;
   }
   CallArgument arguments[] = {TensorRef{source.get(), View::contiguous({kept}), type.dtype}, type.dtype};

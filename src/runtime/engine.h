@@ -47,6 +47,7 @@ struct Program {
   std::vector<size_t> externals;        // of the trace, by parameter
   std::vector<int64_t> aliased;         // parameters that an output may take over
   std::vector<Type> outputs;            // of the wanted values; those without elements are not among the results
+  std::vector<hlo::Sharding> shardings;  // of the outputs, with a mesh
   bool floats = false, integers = false, random = false;
   std::vector<std::string> checks;
 };
@@ -63,6 +64,21 @@ class Engine {
   static bool in_bad_fork();
 
   const pjrt::Client& client() const { return *client_; }
+
+  // Lays a mesh over the first devices of the plugin: from then on every value is a global array and every program runs on all
+  // devices of the mesh; a tensor that is told no sharding is replicated. None: back to one device. InvalidArgument while
+  // tensors exist, since these lie otherwise.
+  void set_mesh(std::optional<hlo::Mesh> mesh);
+  const DeviceMesh* mesh() const { return mesh_.get(); }
+  // The mesh of the engine that is running, and a number that differs between meshes; null and 0 without one.
+  static const hlo::Mesh* hlo_mesh();
+  static uint64_t mesh_hash();
+  // A storage that holds `type`, laid out as `sharding` says; `fill` is asked for the parts that this process holds.
+  std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill);
+  // How the value behind a tensor that shows all of its storage lies on the mesh; replicated otherwise.
+  static hlo::Sharding sharding_of(const TensorRef& tensor);
+  // Lays the value of such a tensor out anew.
+  void reshard(const TensorRef& tensor, const hlo::Sharding& sharding);
   const Target& target() const { return target_; }
   Counters& counters() { return counters_; }
   // Debug mode: every op is awaited, and its data-dependent checks are raised by the call itself.
@@ -95,16 +111,17 @@ class Engine {
 
   // Compiles what makes `outputs` of a trace (or finds it). `name` becomes the module's.
   std::shared_ptr<const Program> program(const Trace& trace, std::span<const ValueId> outputs,
-                                         std::span<const std::pair<size_t, size_t>> aliases, std::string_view name);
+                                         std::span<const std::pair<size_t, size_t>> aliases, std::string_view name,
+                                         std::span<const hlo::Sharding> shardings = {});
 
   struct Launch {
-    std::span<const std::shared_ptr<pjrt::Buffer>> externals;  // by external of the trace; null where it has no elements
+    std::span<const std::shared_ptr<const Array>> externals;  // by external of the trace; null where it has no elements
     std::span<const int64_t> non_donatable;                    // parameters
     std::span<const RecordedNumber> numbers;
     RandomPosition random;
   };
-  // One buffer for each output; null where it has no elements.
-  std::vector<std::shared_ptr<pjrt::Buffer>> launch(const Program& program, const Launch& launch);
+  // One array for each output; null where it has no elements.
+  std::vector<std::shared_ptr<const Array>> launch(const Program& program, const Launch& launch);
 
   // Gives an uninitialised storage zeros of the tensor's dtype.
   void materialise(const TensorRef& tensor);
@@ -115,14 +132,18 @@ class Engine {
 
  private:
   explicit Engine(const EngineOptions& options);
+  // A dense copy of what `source` shows, on the mesh as `sharding` says.
+  std::shared_ptr<const Array> laid_out(const TensorRef& source, const hlo::Sharding& sharding);
+  std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> execute(const Program& program, const Launch& launch);
   void run_strict(Trace& trace, RandomPosition position);
   void note(pjrt::Event launched);
-  void collect_checks(std::shared_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages);
+  void collect_checks(std::unique_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages);
   void raise_failed_checks();
 
   EngineOptions options_;
   std::shared_ptr<const pjrt::Client> client_;
   Target target_;
+  std::unique_ptr<const DeviceMesh> mesh_;
   Counters counters_;
   std::atomic<bool> debug_{false};
 
@@ -133,7 +154,7 @@ class Engine {
   std::unordered_map<Key, std::shared_future<std::shared_ptr<const Program>>, KeyHash> programs_;
 
   struct PendingCheck {
-    std::shared_ptr<pjrt::Buffer> flags;
+    std::unique_ptr<pjrt::Buffer> flags;
     std::vector<std::string> messages;
   };
   std::mutex pending_mutex_;

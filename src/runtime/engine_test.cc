@@ -132,10 +132,10 @@ TEST(Engine, TwoRequestsForOneProgramCompileItOnce) {
 TEST(Engine, ABufferThatOthersHoldIsNotDonated) {
   Tensor x({16}), y({16});
   add(x, 0.5, &x);
-  std::weak_ptr<pjrt::Buffer> old = x.storage->buffer;
+  std::weak_ptr<const Array> old = x.storage->value;
   add(x, 0.5, &x);
   EXPECT_TRUE(old.expired());  // donated, and gone
-  std::shared_ptr<pjrt::Buffer> held = x.storage->buffer;
+  std::shared_ptr<const Array> held = x.storage->value;
   add(x, 0.5, &x);
   EXPECT_FALSE(held->deleted());
 }

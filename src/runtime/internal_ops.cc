@@ -1,5 +1,11 @@
 #include "runtime/internal_ops.h"
 
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "hlo/sharding.h"
 #include "runtime/views.h"
 
 namespace flambeau::runtime {
@@ -29,7 +35,91 @@ Value write(Builder& b, Value base, Value contents, const Dims& sizes, const Dim
   return b.reshape(reinterpret_elements(b, flat, base.dtype()), base.dims());
 }
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    parts.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+Value shard_hint(Builder& b, Value x, const std::string& sharding) {
+  return b.sharding_constraint(x, decode_sharding(sharding, x.rank()));
+}
+
+Value unlowerable(Builder&, Value) { FLAMBEAU_CHECK(false, "a manual computation is lowered with its body"); }
+
+// The devices, as positions on the mesh, that differ only along `axes`, each group in the order of the axes, major first.
+std::vector<Dims> groups_along(const hlo::Mesh& mesh, const std::vector<std::string>& axes) {
+  const auto index = [&](int64_t position, bool along) {
+    int64_t value = 0;
+    if (along) {
+      for (const std::string& name : axes) {
+        int64_t inner = 1;
+        for (auto axis = mesh.axes.rbegin(); axis->name != name; ++axis) inner *= axis->size;
+        value = value * hlo::axis_size(mesh, name) + position / inner % hlo::axis_size(mesh, name);
+      }
+      return value;
+    }
+    int64_t inner = mesh.size();
+    for (const hlo::MeshAxis& axis : mesh.axes) {
+      inner /= axis.size;
+      if (std::find(axes.begin(), axes.end(), axis.name) == axes.end()) value = value * axis.size + position / inner % axis.size;
+    }
+    return value;
+  };
+  int64_t size = 1;
+  for (const std::string& name : axes) size *= hlo::axis_size(mesh, name);
+  std::vector<Dims> groups(static_cast<size_t>(mesh.size() / size), Dims(static_cast<size_t>(size)));
+  for (int64_t p = 0; p < mesh.size(); ++p)
+    groups[static_cast<size_t>(index(p, false))][static_cast<size_t>(index(p, true))] = p;
+  return groups;
+}
+
+std::vector<Dims> groups_of(Builder& b, const std::string& axes) {
+  const std::vector<std::string> names = split(axes, ',');
+  if (std::string fault = hlo::sharding_fault({{}, names}, b.graph().mesh(), 0); !fault.empty())
+    raise<InvalidArgument>("[collective] {}", fault);
+  return groups_along(*b.graph().mesh(), names);
+}
+
+// Unique within the program: every collective has made values of its own.
+int64_t channel(Builder& b) { return static_cast<int64_t>(b.graph().value_count()) + 1; }
+
+Value all_reduce(Builder& b, Value x, const std::string& axes, const std::string& kind) {
+  const hlo::Reduction reduction = kind == "max" ? hlo::Reduction::Max : kind == "min" ? hlo::Reduction::Min : hlo::Reduction::Sum;
+  return b.all_reduce(x, reduction, groups_of(b, axes), channel(b));
+}
+
+Value all_gather(Builder& b, Value x, const std::string& axes, int64_t dim) {
+  return b.all_gather(x, dim, groups_of(b, axes), channel(b));
+}
+
+Value reduce_scatter(Builder& b, Value x, const std::string& axes, int64_t dim) {
+  return b.reduce_scatter(x, hlo::Reduction::Sum, dim, groups_of(b, axes), channel(b));
+}
+
 }  // namespace
+
+std::string encode_axes(const std::vector<std::string>& axes) { return fmt::format("{}", fmt::join(axes, ",")); }
+
+std::string encode_sharding(const hlo::Sharding& sharding) {
+  std::string text;
+  for (size_t i = 0; i < sharding.dims.size(); ++i) text += (i ? ";" : "") + encode_axes(sharding.dims[i].axes);
+  return text;
+}
+
+hlo::Sharding decode_sharding(std::string_view text, int64_t rank) {
+  hlo::Sharding sharding;
+  if (rank > 0)
+    for (const std::string& dim : split(text, ';')) {
+      sharding.dims.emplace_back();
+      if (!dim.empty()) sharding.dims.back().axes = split(dim, ',');
+    }
+  return sharding;
+}
 
 Value reinterpret_elements(Builder& b, Value x, DType dtype) {
   if (x.dtype() == dtype) return x;
@@ -61,5 +151,11 @@ const ops::Row kZeros = ops::row("flambeau::zeros", ops::lower<&zeros>());
 const ops::Row kLiteral = ops::row("flambeau::literal", ops::lower<&literal>());
 const ops::Row kIdentity = ops::row("flambeau::identity", ops::lower<&identity>());
 const ops::Row kWrite = ops::row("flambeau::write", ops::lower<&write>());
+const ops::Row kShardHint = ops::row("flambeau::shard_hint", ops::lower<&shard_hint>());
+const ops::Row kGatherWeight = ops::row("flambeau::gather_weight", ops::lower<&shard_hint>());
+const ops::Row kManual = ops::row("flambeau::manual", ops::lower<&unlowerable>());
+const ops::Row kAllReduce = ops::row("flambeau::all_reduce", ops::lower<&all_reduce>());
+const ops::Row kAllGather = ops::row("flambeau::all_gather", ops::lower<&all_gather>());
+const ops::Row kReduceScatter = ops::row("flambeau::reduce_scatter", ops::lower<&reduce_scatter>());
 
 }  // namespace flambeau::runtime

@@ -93,7 +93,7 @@ class TraceScope : public Scope {
         continue;
       }
       b.set_site(call.site.empty() ? std::string(call.row ? call.row->name : "loop") : call.site);
-      std::vector<Value> results = call.loop ? run_loop(b, call) : run_call(b, call);
+      std::vector<Value> results = call.loop ? run_loop(b, call) : call.manual ? run_manual(b, call) : run_call(b, call);
       for (size_t i = 0; i < call.outputs.size(); ++i)
         if (call.outputs[i]) values_[*call.outputs[i]] = results[i];
     }
@@ -145,6 +145,21 @@ class TraceScope : public Scope {
     if (!call.row->random) return call.row->lower(b, args, nullptr);
     ops::Random random{stream_->seed, advance(b, stream_->offset, call.random_distance)};
     return call.row->lower(b, args, &random);
+  }
+
+  std::vector<Value> run_manual(Builder& b, const Call& call) {
+    const Manual& manual = *call.manual;
+    ops::NoChecks no_checks;  // a flag of one device cannot leave it
+    std::vector<Value> operands;
+    for (const Recorded& r : call.arguments) operands.push_back(view(b, std::get<ValueView>(r)));
+    return b.manual_computation(operands, manual.in, manual.out, manual.axes, [&](Builder& inner, std::span<const Value> local) {
+      TraceScope body(*manual.body, manual.results, std::nullopt, {}, {});
+      for (size_t i = 0; i < local.size(); ++i) body.set(manual.body->external_value(i), local[i]);
+      body.run(inner);
+      std::vector<Value> results;
+      for (ValueId id : manual.results) results.push_back(body.value(id));
+      return results;
+    });
   }
 
   static Value advance(Builder& b, Value offset, uint64_t blocks) {
@@ -221,8 +236,10 @@ class TraceScope : public Scope {
 
 }  // namespace
 
-std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<const Recorded> recorded) {
+std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<const Recorded> recorded,
+                                                 const hlo::Mesh* mesh) {
   hlo::Graph graph;
+  if (mesh) graph.set_mesh(*mesh);
   Builder b(graph);
   ScratchScope scope;
   std::vector<ops::Argument> args = arguments(b, recorded, scope);
@@ -233,11 +250,18 @@ std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<
   return types;
 }
 
-Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<const std::pair<size_t, size_t>> aliases) {
+Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<const std::pair<size_t, size_t>> aliases,
+              const Layout& layout) {
   Lowered lowered;
   lowered.graph = std::make_unique<hlo::Graph>();
   hlo::Graph& graph = *lowered.graph;
+  if (layout.mesh) graph.set_mesh(*layout.mesh);
   Builder b(graph);
+  // A value that is told no sharding would get one of the partitioner's choice.
+  const auto sharding = [&](const hlo::Sharding& given, const Type& type) {
+    return layout.mesh ? std::optional(with_rank(given, type.rank())) : std::nullopt;
+  };
+  const auto add_replicated = [&](const Type& type) { return graph.add_parameter(type, {.sharding = sharding({}, type)}); };
 
   std::vector<int64_t> result_index(outputs.size(), -1);
   int64_t results_with_elements = 0;
@@ -251,7 +275,7 @@ Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<co
       external_values.push_back(kZeros.lower(b, std::vector<ops::Argument>{type.dims, type.dtype}, nullptr)[0]);
       continue;
     }
-    hlo::Signature signature;
+    hlo::Signature signature{.sharding = sharding(trace.externals()[i].sharding, type)};
     for (auto [external, output] : aliases)
       if (external == i) signature.aliasing_output = result_index[output];
     external_values.push_back(graph.add_parameter(type, signature));
@@ -260,11 +284,11 @@ Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<co
   int64_t floats = 0, integers = 0;
   for (const RecordedNumber& n : trace.numbers()) ++(n.number.category() == DType::F64 ? floats : integers);
   Value float_vector, integer_vector;
-  if ((lowered.floats = floats > 0)) float_vector = graph.add_parameter({DType::F64, {floats}});
-  if ((lowered.integers = integers > 0)) integer_vector = graph.add_parameter({DType::S64, {integers}});
+  if ((lowered.floats = floats > 0)) float_vector = add_replicated({DType::F64, {floats}});
+  if ((lowered.integers = integers > 0)) integer_vector = add_replicated({DType::S64, {integers}});
   std::optional<Stream> stream;
   if ((lowered.random = trace.random())) {
-    Value position = graph.add_parameter({DType::U64, {2}});
+    Value position = add_replicated({DType::U64, {2}});
     stream = Stream{vector_element(b, position, 0), vector_element(b, position, 1)};
   }
 
@@ -274,15 +298,20 @@ Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<co
   scope.run(b);
 
   std::vector<Value> results;
-  for (ValueId id : outputs)
-    if (trace.type(id).elements() > 0) results.push_back(scope.value(id));
+  std::vector<hlo::Signature> signatures;
+  const auto add_result = [&](Value value, const hlo::Sharding& given) {
+    results.push_back(value);
+    signatures.push_back({.sharding = sharding(given, value.type())});
+  };
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (trace.type(outputs[i]).elements() > 0) add_result(scope.value(outputs[i]), layout.mesh ? layout.outputs[i] : hlo::Sharding{});
   std::vector<Value> flags;
   for (const auto& check : checks.checks()) {
     flags.push_back(b.reshape(check.failed, {1}));
     lowered.checks.push_back(check.message);
   }
-  if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : b.concatenate(flags, 0));
-  graph.set_results(std::move(results));
+  if (!flags.empty()) add_result(flags.size() == 1 ? flags[0] : b.concatenate(flags, 0), {});
+  graph.set_results(std::move(results), std::move(signatures));
   return lowered;
 }
 

@@ -31,10 +31,10 @@ Recording::~Recording() {
   if (trace_) Engine::set_current(nullptr);
 }
 
-std::shared_ptr<Storage> Recording::add_input(const Type& type) {
+std::shared_ptr<Storage> Recording::add_input(const Type& type, const hlo::Sharding& sharding) {
   auto storage = Storage::create(type.bytes());
   storage->recording = trace_->id();
-  trace_->bind_input(storage, trace_->add_input(type));
+  trace_->bind_input(storage, trace_->add_input(type, sharding));
   input_types_.push_back(type);
   return storage;
 }
@@ -68,6 +68,13 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
       if (bound.kept && trace_->externals()[i].storage == bound.kept &&
           trace_->externals()[i].type == trace_->type(program->outputs_[bound.output]))
         program->aliases_.emplace_back(i, bound.output);
+  if (Engine::hlo_mesh()) {  // state keeps its layout; new tensors and results are replicated
+    program->shardings_.resize(program->outputs_.size());
+    for (const External& external : trace_->externals())
+      for (const StepProgram::Bound& bound : program->bound_)
+        if (bound.kept && external.storage == bound.kept && external.type.dims == trace_->type(program->outputs_[bound.output]).dims)
+          program->shardings_[bound.output] = external.sharding;
+  }
   program->name_ = std::move(name_);
   program->input_types_ = std::move(input_types_);
   program->trace_ = std::move(trace_);
@@ -83,7 +90,7 @@ size_t StepProgram::escaped() const {
 }
 
 void StepProgram::compile() {
-  if (!program_) program_ = Engine::get().program(*trace_, outputs_, aliases_, name_);
+  if (!program_) program_ = Engine::get().program(*trace_, outputs_, aliases_, name_, shardings_);
 }
 
 pjrt::MemoryStats StepProgram::memory_stats() {
@@ -91,22 +98,26 @@ pjrt::MemoryStats StepProgram::memory_stats() {
   return program_->executable->memory_stats();
 }
 
-// The buffers of the declared inputs and of the state; storage_mutex() is held.
-void StepProgram::gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const {
+// The arrays of the declared inputs and of the state; storage_mutex() is held.
+void StepProgram::gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<const Array>>& externals) const {
   size_t next_input = 0;
   for (const External& external : trace_->externals()) {
     Storage& storage = external.storage ? *external.storage : *inputs[next_input].storage;
     if (!external.storage) ++next_input;
     if (storage.failure) throw Error(*storage.failure);
-    if (external.type.elements() > 0 && (!storage.buffer || storage.type != external.type))
+    if (external.type.elements() > 0 && (!storage.value || storage.type != external.type))
       raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {}, which is now {}; capture it anew after such a change", name_,
-                             external.type.to_string(), storage.buffer ? storage.type.to_string() : "without a value");
-    externals.push_back(external.type.elements() > 0 ? storage.buffer : nullptr);
+                             external.type.to_string(), storage.value ? storage.type.to_string() : "without a value");
+    if (external.type.elements() > 0 && !same_layout(storage.value->sharding(), external.sharding))
+      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {} laid out as {}, which is now {}; capture it anew after such a "
+                             "change", name_, external.type.to_string(), with_rank(external.sharding, external.type.rank()).to_string(),
+                             with_rank(storage.value->sharding(), external.type.rank()).to_string());
+    externals.push_back(external.type.elements() > 0 ? storage.value : nullptr);
   }
 }
 
-// Parameters whose buffer somebody else holds too: a replacement must not take it over.
-std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const {
+// Parameters whose array somebody else holds too: a replacement must not take it over.
+std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<const Array>>& externals) const {
   std::vector<int64_t> kept;
   for (int64_t parameter : program_->aliased)
     if (externals[program_->externals[static_cast<size_t>(parameter)]].use_count() > 2) kept.push_back(parameter);
@@ -119,7 +130,7 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
   std::vector<TensorRef> given(inputs.begin(), inputs.end());
   std::vector<std::shared_ptr<Storage>> made;  // keeps alive what `given` then points to
   for (TensorRef& input : given) made.push_back(Engine::get().dense(input));
-  std::vector<std::shared_ptr<pjrt::Buffer>> externals;
+  std::vector<std::shared_ptr<const Array>> externals;
   externals.reserve(trace_->externals().size());
   std::vector<int64_t> kept;
   {
@@ -129,21 +140,21 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
   }
   RandomPosition position;
   if (trace_->random()) position = random.advance(trace_->drawn());
-  std::vector<std::shared_ptr<pjrt::Buffer>> buffers;
+  std::vector<std::shared_ptr<const Array>> arrays;
   auto assign = [&](Storage& storage, size_t output) {
     storage.type = trace_->type(outputs_[output]);
-    storage.buffer = buffers[output];
+    storage.value = arrays[output];
     storage.recording = 0;
     storage.failure = nullptr;
   };
   try {
-    buffers = Engine::get().launch(*program_, {externals, kept, {}, position});
+    arrays = Engine::get().launch(*program_, {externals, kept, {}, position});
   } catch (const std::exception& error) {
     auto reason = std::make_shared<const std::string>(fmt::format("the step '{}' that was to give this tensor failed: {}", name_, error.what()));
     std::lock_guard lock(storage_mutex());
     for (const Bound& bound : bound_)
-      if (bound.kept && bound.kept->buffer && bound.kept->buffer->deleted()) {
-        bound.kept->buffer = nullptr;
+      if (bound.kept && bound.kept->value && bound.kept->value->deleted()) {
+        bound.kept->value = nullptr;
         bound.kept->failure = reason;
       }
     throw;

@@ -39,8 +39,8 @@ class StepProgram {
     std::shared_ptr<Storage> kept;  // state that existed before; escaped tensors live as long as their user keeps them
     size_t output;
   };
-  void gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const;
-  std::vector<int64_t> keep_shared(std::vector<std::shared_ptr<pjrt::Buffer>>& externals) const;
+  void gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<const Array>>& externals) const;
+  std::vector<int64_t> keep_shared(std::vector<std::shared_ptr<const Array>>& externals) const;
 
   std::string name_;
   std::unique_ptr<Trace> trace_;
@@ -49,6 +49,7 @@ class StepProgram {
   std::vector<Bound> bound_;
   std::vector<ValueId> outputs_;
   std::vector<std::pair<size_t, size_t>> aliases_;
+  std::vector<hlo::Sharding> shardings_;  // of the outputs, with a mesh
   std::shared_ptr<const Program> program_;
 };
 
@@ -59,8 +60,8 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // A storage that stands for a declared input while recording.
-  std::shared_ptr<Storage> add_input(const Type& type);
+  // A storage that stands for a declared input while recording; on a mesh it lies as `sharding` says.
+  std::shared_ptr<Storage> add_input(const Type& type, const hlo::Sharding& sharding = {});
   // `results` may be views and may be state.
   std::unique_ptr<StepProgram> finish(std::span<const TensorRef> results);
 

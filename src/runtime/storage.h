@@ -1,8 +1,8 @@
 // The record behind every device storage.
 //
-// A Storage has a logical size in bytes and a current value: one immutable, dense, row-major device buffer of some element type
-// and shape (the base). Writing gives it another buffer. Tensors are views over it; a view of another element type reads the
-// base bit by bit. A storage without a buffer is uninitialised, which reads as zeros, or has no elements.
+// A Storage has a logical size in bytes and a current value: one immutable, dense, row-major array of some element type and shape
+// (the base), on one device or spread over a mesh (array.h). Writing gives it another array. Tensors are views over it; a view of another element type reads the
+// base bit by bit. A storage without a value is uninitialised, which reads as zeros, or has no elements.
 //
 // The value is guarded by the storage_mutex(); nothing outside of src/runtime reads it.
 #pragma once
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "hlo/graph.h"
-#include "pjrt/pjrt.h"
+#include "runtime/array.h"
 #include "runtime/views.h"
 
 namespace flambeau::runtime {
@@ -30,7 +30,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
   // Guarded by storage_mutex().
   hlo::Type type;                        // of the value, when there is one
-  std::shared_ptr<pjrt::Buffer> buffer;  // null: uninitialised
+  std::shared_ptr<const Array> value;    // null: uninitialised
   uint64_t recording = 0;                // the recording it was made in; until that ends it has no value elsewhere
   std::shared_ptr<const std::string> failure;  // why there is no value: raised by readers
 

@@ -61,7 +61,7 @@ void hash_signature(KeyHasher& h, const Recorded& argument) {
 
 Key signature(const ops::Row& row, std::span<const Recorded> arguments) {
   KeyHasher h;
-  h.add(row.name, arguments.size());
+  h.add(row.name, arguments.size(), Engine::mesh_hash());
   for (const Recorded& argument : arguments) hash_signature(h, argument);
   return h.key();
 }
@@ -80,6 +80,14 @@ void hash_views(KeyHasher& h, const Recorded& argument) {
   }
 }
 
+void hash_sharding(KeyHasher& h, const hlo::Sharding& sharding) {
+  h.add(sharding.dims.size());
+  for (const hlo::Sharding::Dim& dim : sharding.dims) {
+    h.add(dim.axes.size(), dim.open);
+    for (const std::string& axis : dim.axes) h.add(std::string_view(axis));
+  }
+}
+
 struct KeyHash {
   size_t operator()(const Key& key) const { return key.low; }
 };
@@ -92,7 +100,7 @@ std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& ro
     std::lock_guard lock(mutex);
     if (auto it = cache->find(key); it != cache->end()) return it->second;
   }
-  std::vector<std::optional<Type>> types = lower_for_types(row, arguments);
+  std::vector<std::optional<Type>> types = lower_for_types(row, arguments, Engine::hlo_mesh());
   std::lock_guard lock(mutex);
   return cache->emplace(key, std::move(types)).first->second;
 }
@@ -121,9 +129,9 @@ ValueId Trace::new_value(Type type) {
   return static_cast<ValueId>(types_.size() - 1);
 }
 
-ValueId Trace::add_input(Type type) {
+ValueId Trace::add_input(Type type, hlo::Sharding sharding) {
   ValueId id = new_value(type);
-  externals_.push_back({std::move(type), nullptr, nullptr, std::nullopt});
+  externals_.push_back({std::move(type), nullptr, nullptr, std::nullopt, std::move(sharding)});
   external_values_.push_back(id);
   return id;
 }
@@ -150,7 +158,7 @@ ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
   // State that was never written: given a value now, since a constant would hide what later steps write.
   if (kind_ == TraceKind::Capture) Engine::get().materialise(tensor);
   Type type;
-  std::shared_ptr<pjrt::Buffer> buffer;
+  std::shared_ptr<const Array> held;
   {
     std::lock_guard lock(storage_mutex());
     if (storage.failure) throw Error(*storage.failure);
@@ -158,13 +166,14 @@ ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
       raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside; return "
             "it from the captured function, or make it before");
     type = storage.type;
-    buffer = storage.buffer;
+    held = storage.value;
   }
   ValueId id;
-  if (buffer) {
+  if (held) {
     id = new_value(type);
+    hlo::Sharding sharding = held->sharding();
     externals_.push_back({type, storage.shared_from_this(),
-                          kind_ == TraceKind::Strict ? std::move(buffer) : nullptr, std::nullopt});
+                          kind_ == TraceKind::Strict ? std::move(held) : nullptr, std::nullopt, std::move(sharding)});
     external_values_.push_back(id);
   } else {
     Recorded arguments[] = {Dims{storage.nbytes() / byte_size(tensor.dtype)}, tensor.dtype};
@@ -278,6 +287,35 @@ ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::op
   return first;
 }
 
+ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands, std::string site) {
+  for (const External& external : manual->body->externals())
+    if (external.outer)
+      raise<InvalidArgument>("[manual] the body reads a tensor {} from outside; pass it as an input, with the axes that split it",
+                             external.type.to_string());
+  if (manual->body->random())
+    raise<NotImplemented>("[manual] the body draws random numbers, which would be the same on every device; draw them outside");
+  Call call;
+  call.row = &kManual;
+  call.site = std::move(site);
+  KeyHasher h;
+  Key body = manual->body->key();
+  h.add(body.high, body.low, operands.size(), manual->axes.size());
+  for (const std::string& axis : manual->axes) h.add(std::string_view(axis));
+  for (const auto* shardings : {&manual->in, &manual->out})
+    for (const hlo::Sharding& sharding : *shardings) hash_sharding(h, sharding);
+  for (ValueId id : manual->results) h.add(id);
+  for (ValueView& operand : operands) {
+    hash_type(h, {operand.dtype, operand.view.sizes});
+    call.arguments.push_back(std::move(operand));
+  }
+  call.key = h.key();
+  for (const Type& type : manual->result_types) call.outputs.push_back(new_value(type));
+  ValueId first = call.outputs.empty() ? 0 : *call.outputs.front();
+  call.manual = std::move(manual);
+  calls_.push_back(std::move(call));
+  return first;
+}
+
 void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids) {
   FLAMBEAU_CHECK(!call.loop && call.row, "loops are not copied");
   std::vector<Recorded> arguments = call.arguments;
@@ -286,6 +324,13 @@ void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& 
     if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument))
       for (auto& v : *list)
         if (v) v->value = ids.at(v->value);
+  }
+  if (call.manual) {
+    std::vector<ValueView> operands;
+    for (Recorded& argument : arguments) operands.push_back(std::get<ValueView>(std::move(argument)));
+    ValueId next = append_manual(call.manual, std::move(operands), call.site);
+    for (const auto& output : call.outputs) ids[*output] = next++;
+    return;
   }
   auto outputs = append_recorded(*call.row, std::move(arguments), call.random_distance, call.site);
   for (size_t i = 0; i < outputs.size(); ++i)
@@ -299,7 +344,7 @@ ValueId Trace::in_shape_of(const Storage& storage, ValueId value) {
     before = types_[it->second.value];
   } else {
     std::lock_guard lock(storage_mutex());
-    if (!storage.buffer) return value;
+    if (!storage.value) return value;
     before = storage.type;
   }
   const Type& after = types_[value];
@@ -353,6 +398,7 @@ Key Trace::key() const {
   for (size_t i = 0; i < externals_.size(); ++i) {
     hash_type(h, externals_[i].type);
     h.add(external_values_[i], externals_[i].outer ? int64_t{*externals_[i].outer} : -1);
+    hash_sharding(h, externals_[i].sharding);
   }
   for (const Call& call : calls_) {
     h.add(call.key.high, call.key.low, call.random_distance);
@@ -411,6 +457,8 @@ std::optional<std::string> call_difference(const Call& a, const Call& b, size_t 
   if (a.row != b.row) return fmt::format("call {} was {} and became {}", i, name_of(a), name_of(b));
   if (a.loop && b.loop)
     if (auto inner = difference(*a.loop->body, *b.loop->body)) return "inside a loop, " + *inner;
+  if (a.manual && b.manual)
+    if (auto inner = difference(*a.manual->body, *b.manual->body)) return "inside a manual computation, " + *inner;
   for (size_t k = 0; k < std::min(a.arguments.size(), b.arguments.size()); ++k)
     if (!same(a.arguments[k], b.arguments[k]))
       return fmt::format("argument {} of {} was {} and became {}", k, name_of(a), to_string(a.arguments[k]),

@@ -88,12 +88,22 @@ struct Loop {
   uint64_t random_blocks = 0;      // that one turn draws
 };
 
+// Code that is written for each device's own parts of its operands (sdy.manual_computation). Its operands are the call's arguments.
+struct Manual {
+  std::unique_ptr<Trace> body;          // its inputs: the local parts
+  std::vector<hlo::Sharding> in, out;   // of the operands and of the results, over `axes`
+  std::vector<std::string> axes;        // of the mesh, that the body sees split
+  std::vector<ValueId> results;         // in the body
+  std::vector<Type> result_types;       // global
+};
+
 struct Call {
   const ops::Row* row = nullptr;  // null: a loop
   std::vector<Recorded> arguments;
   std::vector<std::optional<ValueId>> outputs;
   uint64_t random_distance = 0;  // blocks from the trace's base offset
   std::unique_ptr<Loop> loop;
+  std::shared_ptr<const Manual> manual;  // then the row is kManual
   std::string site;
   Key key;  // of the row and the arguments
 };
@@ -102,8 +112,9 @@ struct Call {
 struct External {
   Type type;
   std::shared_ptr<Storage> storage;   // what it held when first read; null: a declared input, index or carry
-  std::shared_ptr<pjrt::Buffer> buffer;  // strict mode: that very value
+  std::shared_ptr<const Array> value;   // strict mode: that very value
   std::optional<ValueId> outer;       // in a loop's body: a value of the trace around it
+  hlo::Sharding sharding = {};        // how it lies on the mesh
 };
 
 // What a storage holds while the trace is recorded.
@@ -143,7 +154,7 @@ class Trace {
   Trace* outer() const { return outer_; }
 
   // A value that the caller gives at each run: a declared input, a loop's index or carry.
-  ValueId add_input(Type type);
+  ValueId add_input(Type type, hlo::Sharding sharding = {});
 
   // Records a call and gives the value of each output (none: the op does not give it). Raises what the lowering raises, and then
   // nothing has been recorded.
@@ -151,6 +162,9 @@ class Trace {
                                              uint64_t random_distance = 0, std::string site = {});
   // Gives the first output; the others follow. A loop that makes another's random numbers again is given that one's distance.
   ValueId append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance = {});
+
+  // Gives the first output. The body uses nothing of the traces around it but its inputs, and draws no random numbers.
+  ValueId append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands, std::string site);
 
   // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs. Not for loops.
   void append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids);

@@ -1,0 +1,204 @@
+#include "runtime/array.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "hlo/sharding.h"
+
+namespace flambeau::runtime {
+namespace {
+
+using hlo::Dims;
+using hlo::Mesh;
+using hlo::Sharding;
+using hlo::Type;
+
+Dims dense_strides(const Dims& dims, int64_t element) {
+  Dims strides(dims.size());
+  int64_t stride = element;
+  for (size_t i = dims.size(); i-- > 0; stride *= dims[i]) strides[i] = stride;
+  return strides;
+}
+
+int64_t offset_of(const Box& box, const Dims& byte_strides) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < box.start.size(); ++i) offset += box.start[i] * byte_strides[i];
+  return offset;
+}
+
+// Copies a dense box into its place in a dense array of `dims`, row by row.
+void paste(const char* part, const Box& box, const Dims& dims, int64_t element, char* whole) {
+  if (box.elements() == 0) return;
+  const Dims strides = dense_strides(dims, element);
+  // Trailing dimensions that the box has whole are contiguous in both.
+  size_t rank = dims.size(), split = rank;
+  int64_t run = element;
+  while (split > 0 && box.size[split - 1] == dims[split - 1]) run *= dims[--split];
+  if (split > 0) run *= box.size[--split];
+  Dims index(split, 0);
+  char* target = whole + offset_of(box, strides);
+  for (;;) {
+    int64_t at = 0;
+    for (size_t i = 0; i < split; ++i) at += index[i] * strides[i];
+    std::memcpy(target + at, part, static_cast<size_t>(run));
+    part += run;
+    size_t i = split;
+    while (i > 0 && ++index[i - 1] == box.size[i - 1]) index[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
+std::vector<Box> held_boxes(const DeviceMesh& mesh, const Sharding& sharding, const Dims& dims) {
+  std::vector<Box> boxes;
+  for (int64_t position : mesh.positions) boxes.push_back(box_at(mesh.mesh, sharding, dims, position));
+  return boxes;
+}
+
+std::vector<const Box*> distinct(const std::vector<Box>& boxes) {
+  std::vector<const Box*> result;
+  for (const Box& box : boxes)
+    if (std::none_of(result.begin(), result.end(), [&](const Box* other) { return *other == box; })) result.push_back(&box);
+  return result;
+}
+
+}  // namespace
+
+DeviceMesh DeviceMesh::over(const pjrt::Client& client, hlo::Mesh mesh) {
+  const int64_t size = mesh.size();
+  if (size < 1 || static_cast<size_t>(size) > client.devices().size()) {
+    std::vector<std::string> axes;
+    for (const hlo::MeshAxis& axis : mesh.axes) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+    raise<InvalidArgument>("[mesh] expected a mesh of at most the {} devices of the plugin, got {} devices ({}); choose smaller degrees",
+                           client.devices().size(), size, fmt::join(axes, " x "));
+  }
+  DeviceMesh result;
+  result.mesh = std::move(mesh);
+  for (int64_t position = 0; position < size; ++position) {
+    const pjrt::Device& device = client.devices()[static_cast<size_t>(position)];
+    result.device_ids.push_back(device.id);
+    if (!device.addressable) continue;
+    result.positions.push_back(position);
+    result.devices.push_back(&device);
+  }
+  if (result.positions.empty())
+    raise<InvalidArgument>("[mesh] none of the {} devices of the mesh belongs to this process; make the mesh as large as the pod", size);
+  return result;
+}
+
+int64_t Box::elements() const {
+  int64_t n = 1;
+  for (int64_t d : size) n *= d;
+  return n;
+}
+
+Box box_at(const Mesh& mesh, const Sharding& sharding, const Dims& dims, int64_t position) {
+  Box box{Dims(dims.size(), 0), dims};
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    int64_t part = 0, parts = 1;
+    for (const std::string& name : sharding.dims[d].axes) {
+      int64_t inner = 1;
+      auto axis = mesh.axes.rbegin();
+      for (; axis != mesh.axes.rend() && axis->name != name; ++axis) inner *= axis->size;
+      FLAMBEAU_CHECK(axis != mesh.axes.rend(), "shardings are checked against the mesh first");
+      part = part * axis->size + position / inner % axis->size;
+      parts *= axis->size;
+    }
+    box.size[d] = dims[d] / parts;
+    box.start[d] = part * box.size[d];
+  }
+  return box;
+}
+
+bool is_replicated(const Sharding& sharding) {
+  return std::all_of(sharding.dims.begin(), sharding.dims.end(), [](const Sharding::Dim& d) { return d.axes.empty(); });
+}
+
+bool same_layout(const Sharding& a, const Sharding& b) {
+  if (a.dims.empty() || b.dims.empty()) return is_replicated(a) && is_replicated(b);
+  return std::ranges::equal(a.dims, b.dims, {}, &Sharding::Dim::axes, &Sharding::Dim::axes);
+}
+
+Sharding with_rank(const Sharding& sharding, int64_t rank) {
+  if (!sharding.dims.empty()) return sharding;
+  Sharding result = sharding;
+  result.dims.resize(static_cast<size_t>(rank));
+  return result;
+}
+
+void check_divides(const Mesh& mesh, const Sharding& sharding, const Type& type) {
+  if (sharding.dims.empty()) return;
+  if (std::string fault = hlo::sharding_fault(sharding, mesh, type.rank()); !fault.empty())
+    raise<InvalidArgument>("[sharding] {} for {}", fault, type.to_string());
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    int64_t parts = 1;
+    for (const std::string& axis : sharding.dims[d].axes) parts *= hlo::axis_size(mesh, axis);
+    if (type.dims[d] % parts != 0)
+      raise<InvalidArgument>("[sharding] dimension {} of {} does not split into {} equal parts as {} asks; choose a mesh whose axes "
+                             "divide it, or pad it to {}", d, type.to_string(), parts, sharding.to_string(),
+                             (type.dims[d] + parts - 1) / parts * parts);
+  }
+}
+
+bool Array::deleted() const {
+  return std::any_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->deleted(); });
+}
+
+int64_t Array::device_bytes() const { return shards_.empty() ? 0 : shards_.front()->byte_size(); }
+
+std::shared_ptr<const Array> upload_array(const pjrt::Client& client, const DeviceMesh* mesh, const Type& type,
+                                          const Sharding& sharding, const void* data) {
+  std::vector<std::unique_ptr<pjrt::Buffer>> shards;
+  if (!mesh) {
+    shards.push_back(client.upload({data, type.dtype, type.dims}, client.addressable_devices().front()));
+    return std::make_shared<const Array>(std::move(shards));
+  }
+  check_divides(mesh->mesh, sharding, type);
+  const Dims strides = dense_strides(type.dims, byte_size(type.dtype));
+  for (size_t i = 0; i < mesh->positions.size(); ++i) {
+    const Box box = box_at(mesh->mesh, sharding, type.dims, mesh->positions[i]);
+    const char* part = static_cast<const char*>(data) + offset_of(box, strides);
+    shards.push_back(box.size == type.dims ? client.upload({data, type.dtype, type.dims}, *mesh->devices[i])
+                                           : client.upload({part, type.dtype, box.size, strides}, *mesh->devices[i]));
+  }
+  return std::make_shared<const Array>(std::move(shards), sharding);
+}
+
+std::shared_ptr<const Array> fill_array(const pjrt::Client& client, const DeviceMesh& mesh, const Type& type,
+                                        const Sharding& sharding, const FillBox& fill) {
+  check_divides(mesh.mesh, sharding, type);
+  const std::vector<Box> boxes = held_boxes(mesh, sharding, type.dims);
+  std::vector<std::unique_ptr<pjrt::Buffer>> shards(boxes.size());
+  for (const Box* box : distinct(boxes)) {
+    std::vector<char> part(static_cast<size_t>(box->elements() * byte_size(type.dtype)));
+    fill(*box, part.data());
+    for (size_t i = 0; i < boxes.size(); ++i)
+      if (boxes[i] == *box) shards[i] = client.upload({part.data(), type.dtype, box->size}, *mesh.devices[i]);
+  }
+  return std::make_shared<const Array>(std::move(shards), sharding);
+}
+
+bool held_whole(const DeviceMesh& mesh, const Sharding& sharding, const Dims& dims) {
+  const std::vector<Box> boxes = held_boxes(mesh, sharding, dims);
+  int64_t held = 0, all = 1;
+  for (const Box* box : distinct(boxes)) held += box->elements();  // boxes are equal or disjoint
+  for (int64_t d : dims) all *= d;
+  return held == all;
+}
+
+void download_array(const DeviceMesh* mesh, const Array& array, const Type& type, void* out) {
+  if (!mesh || is_replicated(array.sharding())) return array.shards().front()->to_host(out);
+  FLAMBEAU_CHECK(held_whole(*mesh, array.sharding(), type.dims), "an array that is spread over processes is gathered first");
+  const std::vector<Box> boxes = held_boxes(*mesh, array.sharding(), type.dims);
+  std::vector<char> part;
+  for (const Box* box : distinct(boxes)) {
+    const pjrt::Buffer& shard = *array.shards()[static_cast<size_t>(box - boxes.data())];
+    part.resize(static_cast<size_t>(box->elements() * byte_size(type.dtype)));
+    shard.to_host(part.data());
+    paste(part.data(), *box, type.dims, byte_size(type.dtype), static_cast<char*>(out));
+  }
+}
+
+}  // namespace flambeau::runtime
