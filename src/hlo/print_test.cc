@@ -95,14 +95,16 @@ TEST(Print, Attributes) {
                    },
                    R"("stablehlo.dot_general"(%arg0, %arg0) <{dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [2]>, precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]}> : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x3xf32>)"},
                   {[](Builder& b, Graph& g) {
+                     const Value x = g.add_parameter({DType::F32, {3, 2}});
                      return b.gather(
-                         g.add_parameter({DType::F32, {3, 2}}), g.add_parameter({DType::S32, {4}}),
+                         x, g.add_parameter({DType::S32, {4}}),
                          {.offset_dims = {1}, .collapsed_slice_dims = {0}, .start_index_map = {0}, .index_vector_dim = 1},
                          {1, 2});
                    },
                    R"("stablehlo.gather"(%arg0, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], operand_batching_dims = [], start_indices_batching_dims = [], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 2>, indices_are_sorted = false}> : (tensor<3x2xf32>, tensor<4xi32>) -> tensor<4x2xf32>)"},
                   {[](Builder& b, Graph& g) {
-                     return b.convolution(g.add_parameter({DType::F32, {1, 5, 2}}), g.add_parameter({DType::F32, {3, 2, 4}}),
+                     const Value input = g.add_parameter({DType::F32, {1, 5, 2}});
+                     return b.convolution(input, g.add_parameter({DType::F32, {3, 2, 4}}),
                                           {.input_batch = 0,
                                            .input_feature = 2,
                                            .input_spatial = {1},
