@@ -103,7 +103,7 @@ class Contender {
     model_->prepare(device_, case_.at("context"));
     const at::NoGradGuard no_grad;
     const std::vector<at::Tensor> values = model_->from_hugging_face(weights_);
-    for (size_t i = 0; i < values.size(); ++i) model_->parameters().all()[i].tensor->copy_(values[i]);
+    model_->parameters().assign(model_->parameters().tensors(), [&](size_t i) { return values[i]; });
   }
 
   json case_;

@@ -49,8 +49,8 @@ class Model {
   const nn::Parameters& parameters() const { return parameters_; }
 
   // How equal layers run within a captured step: as one loop, whose backward pass makes again what `keep` does not keep, or (none)
-  // written out one after another.
-  void run_layers_as_loop(std::optional<device::Keep> keep) { scan_ = keep; }
+  // written out one after another. Layers of a loop lie stacked in memory, so this comes before parameters have values.
+  virtual void run_layers_as_loop(std::optional<device::Keep> keep) { scan_ = keep; }
 
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;

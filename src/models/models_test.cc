@@ -75,7 +75,7 @@ TEST(Models, HuggingFaceNamesGoThereAndBack) {
     SCOPED_TRACE(family);
     const auto model = make_model(family, "debug", kSmall);
     model->parameters().initialize(1, at::kCPU);
-    const std::vector<at::Tensor> before = model->parameters().tensors();
+    const std::vector<at::Tensor> before = model->parameters().rows_of(model->parameters().tensors());
     NamedTensors named = model->to_hugging_face(before);
     EXPECT_EQ(named.size(), tensors);
     const std::vector<at::Tensor> after = model->from_hugging_face(named);

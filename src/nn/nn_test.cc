@@ -1,9 +1,12 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "base/error.h"
 #include "nn/attention.h"
 #include "nn/feed_forward.h"
 #include "nn/linear.h"
@@ -11,6 +14,7 @@
 #include "nn/norm.h"
 #include "nn/parameter.h"
 #include "nn/rope.h"
+#include "nn/stack.h"
 
 namespace flambeau::nn {
 namespace {
@@ -116,26 +120,112 @@ TEST(Loss, SumsValidTokens) {
 }
 
 TEST(Init, DependsOnSeedAndNameAlone) {
-  at::Tensor unused;
   const auto values = [&](const char* name, uint64_t seed) {
-    return initial_values({name, {2, 50, 40}, Init::normal(0.5, 0.9), &unused}, seed);
+    return initial_values({name, {2, 50, 40}, Init::normal(0.5, 0.9)}, seed);
   };
   EXPECT_TRUE(at::equal(values("a", 1), values("a", 1)));
   EXPECT_FALSE(at::equal(values("a", 1), values("b", 1)));
   EXPECT_FALSE(at::equal(values("a", 1), values("a", 2)));
   EXPECT_LE(values("a", 1).abs().max().item<float>(), 0.9F);
   // An element's value does not depend on how many elements follow.
-  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({"a", {50, 40}, Init::normal(0.5, 0.9), &unused}, 1)));
+  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({"a", {50, 40}, Init::normal(0.5, 0.9)}, 1)));
 }
 
 TEST(Init, HasTheStandardDeviationOfEachPart) {
-  at::Tensor unused;
   Init init = Init::normal(0.02, 2);
   init.part_scale = {1, 0.25};
-  const at::Tensor values = initial_values({"w13", {2, 300, 200}, init, &unused}, 3);
+  const at::Tensor values = initial_values({"w13", {2, 300, 200}, init}, 3);
   EXPECT_NEAR(values[0].std().item<float>(), 0.02, 4e-4);
   EXPECT_NEAR(values[1].std().item<float>(), 0.005, 1e-4);
   EXPECT_NEAR(values.mean().item<float>(), 0, 2e-4);
+}
+
+// ---- layouts --------------------------------------------------------------------------------------------------------------
+
+struct TwoWeights {
+  Weight a, b, absent;
+  static constexpr Weight TwoWeights::*kWeights[] = {&TwoWeights::a, &TwoWeights::b, &TwoWeights::absent};
+  void declare(Parameters& list, const std::string& prefix, int64_t index) {
+    list.add(prefix + ".a", a, {4, 3}, Init::normal(0.1 * static_cast<double>(index + 1)));
+    list.add(prefix + ".b", b, {3}, Init::ones());
+  }
+};
+
+struct Layered {
+  explicit Layered(bool stacked) {
+    list.add("first", first, {3}, Init::normal(1));
+    layers.declare(list, "layers");
+    list.add("last", last, {2, 3}, Init::normal(1));
+    list.set_axes(std::vector<AxesRule>{{"first", {"embed"}}, {"layers.*.a", {"ffn", "embed"}}, {"layers.*.b", {"embed"}}, {"last", {"", "embed"}}});
+    if (stacked) layers.lay_out_stacked(list);
+    list.initialize(7, at::kCPU);
+  }
+  Parameters list;
+  Weight first, last;
+  Stack<TwoWeights> layers{3};
+};
+
+TEST(Layouts, HoldTheSameLogicalParameters) {
+  const Layered apart(false), stacked(true);
+  EXPECT_EQ(apart.list.physical().size(), 8U);
+  ASSERT_EQ(stacked.list.physical().size(), 4U);
+  EXPECT_EQ(stacked.list.elements(), apart.list.elements());
+  const Physical& a = stacked.list.physical()[1];
+  EXPECT_EQ(a.weight->value.sizes(), (at::IntArrayRef{3, 4, 3}));
+  EXPECT_EQ(a.weight->axes, (spmd::Axes{"layers", "ffn", "embed"}));
+  const Tensors one = apart.list.rows_of(apart.list.tensors()), other = stacked.list.rows_of(stacked.list.tensors());
+  for (size_t i = 0; i < one.size(); ++i) {
+    const Parameter& p = stacked.list.all()[i];
+    EXPECT_EQ(p.name, apart.list.all()[i].name);
+    EXPECT_TRUE(at::equal(one[i], other[i])) << p.name;
+    EXPECT_EQ(stacked.list.physical()[p.physical].rows[p.row], i);
+  }
+  stacked.list.assign(stacked.list.tensors(), [&](size_t i) { return one[i] + static_cast<double>(i); });
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::equal(one[i] + static_cast<double>(i), stacked.list.rows_of(stacked.list.tensors())[i])) << stacked.list.all()[i].name;
+  }
+}
+
+TEST(Layouts, ApplyAndScanGiveTheSameGradients) {
+  at::manual_seed(5);
+  const at::Tensor x = at::randn({2, 3});
+  const auto layer = [](const TwoWeights& w, const at::Tensor& h) { return h + at::tanh(h.mm(w.a.value.t())).mm(w.a.value) * w.b.value; };
+  Tensors all;
+  for (const bool stacked : {false, true}) {
+    for (const bool loop : {false, true}) {
+      const Layered model(stacked);
+      const at::Tensor y = loop ? model.layers.scan(x, device::Keep::Everything, layer)
+                                : model.layers.apply(x, [&](const TwoWeights& w, const at::Tensor& h, int64_t) { return layer(w, h); });
+      std::vector<at::Tensor> of_layers = model.list.tensors();
+      of_layers.erase(of_layers.begin());
+      of_layers.pop_back();
+      Tensors like = torch::autograd::grad({y.square().sum()}, of_layers);
+      like.insert(like.begin(), model.first.value);
+      like.push_back(model.last.value);
+      Tensors rows = model.list.rows_of(like);
+      rows.push_back(y.detach());
+      if (all.empty()) all = rows;
+      for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(at::allclose(rows[i], all[i], 1e-6, 1e-7)) << stacked << loop << i;
+    }
+  }
+}
+
+TEST(Axes, EachParameterHasExactlyOneRule) {
+  const auto refusal = [](const std::vector<AxesRule>& rules) -> std::string {
+    Parameters list;
+    Weight weight;
+    list.add("layers.12.wo", weight, {4, 3}, Init::ones());
+    try {
+      list.set_axes(rules);
+      return fmt::format("{}", fmt::join(weight.axes, ","));
+    } catch (const InvalidArgument& e) {
+      return e.what();
+    }
+  };
+  EXPECT_EQ(refusal({{"layers.*.wo", {"embed", "heads"}}, {"other", {"x"}}}), "embed,heads");
+  EXPECT_THAT(refusal({{"layers.*", {"embed", "heads"}}}), testing::HasSubstr("layers.12.wo, got 0"));
+  EXPECT_THAT(refusal({{"layers.*.wo", {"a", "b"}}, {"layers.12.wo", {"a", "b"}}}), testing::HasSubstr("got 2"));
+  EXPECT_THAT(refusal({{"layers.*.wo", {"a"}}}), testing::HasSubstr("which has 2, got 1"));
 }
 
 }  // namespace

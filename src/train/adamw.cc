@@ -43,9 +43,12 @@ Clip clip_factor(const std::vector<at::Tensor>& gradients, double max_norm) {
   std::vector<at::Tensor> squares;
   squares.reserve(gradients.size());
   for (const at::Tensor& g : gradients) squares.push_back((g * g).sum());
-  const at::Tensor all = at::stack(squares);
-  const at::Tensor norm = all.sum().sqrt();
-  return {norm, (max_norm / (norm + 1e-6)).clamp_max(1), all};
+  return clip_factor_of_squares(at::stack(squares), max_norm);
+}
+
+Clip clip_factor_of_squares(const at::Tensor& squares, double max_norm) {
+  const at::Tensor norm = squares.sum().sqrt();
+  return {norm, (max_norm / (norm + 1e-6)).clamp_max(1), squares};
 }
 
 }  // namespace flambeau::train

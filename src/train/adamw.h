@@ -39,5 +39,7 @@ struct Clip {
   at::Tensor norm, factor, squares;
 };
 Clip clip_factor(const std::vector<at::Tensor>& gradients, double max_norm);
+// The same from `squares`, whose sum is that of all elements' squares.
+Clip clip_factor_of_squares(const at::Tensor& squares, double max_norm);
 
 }  // namespace flambeau::train

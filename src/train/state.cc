@@ -34,14 +34,13 @@ class Lookup {
     }
     return found->second;
   }
-  void copy_to(const at::Tensor& destination, const std::string& name) const {
-    const at::Tensor& source = take(name);
-    if (source.sizes() != destination.sizes()) {
+  const at::Tensor& take(const std::string& name, at::IntArrayRef shape) const {
+    const at::Tensor& tensor = take(name);
+    if (tensor.sizes() != shape) {
       raise<InvalidArgument>("{}: expected {} of shape [{}], got [{}]; use the model that the checkpoint was made with, or "
-                             "another dump_folder", where_.string(), name, fmt::join(destination.sizes(), ", "),
-                             fmt::join(source.sizes(), ", "));
+                             "another dump_folder", where_.string(), name, fmt::join(shape, ", "), fmt::join(tensor.sizes(), ", "));
     }
-    destination.copy_(source);
+    return tensor;
   }
   size_t size() const { return tensors_.size(); }
 
@@ -50,10 +49,18 @@ class Lookup {
   fs::path where_;
 };
 
+// Copies the tensor named <parameter><suffix> of each parameter to its place in `like_physical`.
+void restore(const Lookup& lookup, const nn::Parameters& parameters, const std::vector<at::Tensor>& like_physical,
+             std::string_view suffix) {
+  parameters.assign(like_physical, [&](size_t i) {
+    const nn::Parameter& p = parameters.all()[i];
+    return lookup.take(fmt::format("{}{}", p.name, suffix), p.shape);
+  });
+}
+
 void restore_parameters(const checkpoint::NamedTensors& tensors, const fs::path& where, models::Model& model) {
-  const at::NoGradGuard no_grad;
   const Lookup lookup(tensors, where);
-  for (const nn::Parameter& p : model.parameters()) lookup.copy_to(*p.tensor, p.name);
+  restore(lookup, model.parameters(), model.parameters().tensors(), "");
   if (lookup.size() != model.parameters().size()) {
     raise<InvalidArgument>("{}: expected {} tensors, got {}; use the model that the checkpoint was made with, or another "
                            "dump_folder", where.string(), model.parameters().size(), lookup.size());
@@ -84,12 +91,14 @@ models::NamedTensors read_hugging_face(const fs::path& folder) {
 checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device) {
   checkpoint::State state;
   state.model = model_name(config);
-  size_t i = 0;
-  for (const nn::Parameter& p : model.parameters()) {
-    state.parameters.emplace_back(p.name, *p.tensor);
-    state.optimizer.emplace_back(p.name + ".exp_avg", optimizer.exp_avg()[i]);
-    state.optimizer.emplace_back(p.name + ".exp_avg_sq", optimizer.exp_avg_sq()[i]);
-    ++i;
+  const nn::Parameters& parameters = model.parameters();
+  const std::vector<at::Tensor> values = parameters.rows_of(parameters.tensors()), exp_avg = parameters.rows_of(optimizer.exp_avg()),
+                                exp_avg_sq = parameters.rows_of(optimizer.exp_avg_sq());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters.all()[i].name;
+    state.parameters.emplace_back(name, values[i]);
+    state.optimizer.emplace_back(name + ".exp_avg", exp_avg[i]);
+    state.optimizer.emplace_back(name + ".exp_avg_sq", exp_avg_sq[i]);
   }
   state.optimizer.emplace_back(random_name(device), at::globalContext().defaultGenerator(device).get_state());
   return state;
@@ -99,12 +108,8 @@ void restore_state(const checkpoint::State& state, const fs::path& where, models
                    at::Device device) {
   restore_parameters(state.parameters, where / "model.safetensors", model);
   const Lookup lookup(state.optimizer, where / "optimizer.safetensors");
-  size_t i = 0;
-  for (const nn::Parameter& p : model.parameters()) {
-    lookup.copy_to(optimizer.exp_avg()[i], p.name + ".exp_avg");
-    lookup.copy_to(optimizer.exp_avg_sq()[i], p.name + ".exp_avg_sq");
-    ++i;
-  }
+  restore(lookup, model.parameters(), optimizer.exp_avg(), ".exp_avg");
+  restore(lookup, model.parameters(), optimizer.exp_avg_sq(), ".exp_avg_sq");
   // A run that moves to another kind of device starts that device's generator from the seed.
   if (lookup.contains(random_name(device))) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -115,9 +120,8 @@ void restore_state(const checkpoint::State& state, const fs::path& where, models
 void load_initial(const Config& config, models::Model& model) {
   const fs::path path = config.checkpoint.initial_load_path;
   if (!config.checkpoint.initial_load_in_hf) return restore_parameters(checkpoint::load(path).parameters, path, model);
-  const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = model.from_hugging_face(read_hugging_face(path));
-  for (size_t i = 0; i < tensors.size(); ++i) model.parameters().all()[i].tensor->copy_(tensors[i]);
+  model.parameters().assign(model.parameters().tensors(), [&](size_t i) { return tensors[i]; });
 }
 
 void export_hugging_face(const fs::path& folder, const models::Model& model) {
@@ -128,7 +132,7 @@ void export_hugging_face(const fs::path& folder, const models::Model& model) {
   fs::remove_all(temporary);
   fs::create_directories(temporary);
   std::vector<at::Tensor> host;
-  for (const at::Tensor& t : model.parameters().tensors()) host.push_back(t.detach().cpu());
+  for (const at::Tensor& t : model.parameters().rows_of(model.parameters().tensors())) host.push_back(t.cpu());
   checkpoint::write_safetensors(temporary / "model.safetensors", model.to_hugging_face(host), {{"format", "pt"}});
   write_file_atomically(temporary / "config.json", model.hugging_face_config());
   sync_path(temporary);

@@ -11,7 +11,7 @@
 
 namespace flambeau::train {
 
-// The live tensors under the names of a checkpoint. Nothing is copied.
+// The live tensors under the names of a checkpoint. Layers that lie stacked are copied to the CPU, nothing else is copied.
 checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device);
 
 // Copies a loaded state into the live tensors. InvalidArgument (with `where`) when a tensor is missing or has another shape.

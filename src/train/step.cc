@@ -1,5 +1,8 @@
 #include "train/step.h"
 
+#include <cmath>
+#include <numeric>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -33,6 +36,19 @@ Tensors microbatch(const models::Model& model, const Tensors& batch, const at::T
   Tensors out = torch::autograd::grad({loss}, model.parameters().tensors());
   out.insert(out.begin(), loss.detach());
   return out;
+}
+
+// The sum of squares of each logical parameter's gradient, in the order of the physical tensors and their rows.
+at::Tensor squares_of(const Tensors& gradients, const nn::Parameters& parameters) {
+  Tensors squares;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor square = gradients[i] * gradients[i];
+    std::vector<int64_t> dims(static_cast<size_t>(square.dim()));
+    std::iota(dims.begin(), dims.end(), 0);
+    if (parameters.physical()[i].stacked) dims.erase(dims.begin());
+    squares.push_back(square.sum(dims).reshape({-1}));
+  }
+  return at::cat(squares);
 }
 
 bool all_finite(const at::Tensor& t) { return at::isfinite(t.detach()).all().item<bool>(); }
@@ -80,7 +96,7 @@ Tensors TrainStep::record(const Tensors& inputs) {
   const at::Tensor loss = gradients.front();
   gradients.erase(gradients.begin());
 
-  const Clip clip = clip_factor(gradients, options_.max_norm);
+  const Clip clip = clip_factor_of_squares(squares_of(gradients, model_.parameters()), options_.max_norm);
   for (at::Tensor& g : gradients) g = g * clip.factor;
   const at::Tensor finite = at::isfinite(loss).logical_and(at::isfinite(clip.norm));
   optimizer_.update(gradients, inputs[n], finite);
@@ -147,8 +163,13 @@ at::Tensor SampleStep::operator()(const std::vector<int64_t>& prefix) { return c
 
 std::string first_non_finite(const models::Model& model, at::Device device, const StepOptions& options,
                              const TokenBatch& batch, const StepResult& result) {
-  for (const nn::Parameter& p : model.parameters()) {
-    if (!all_finite(*p.tensor)) return "parameter " + p.name;
+  const nn::Parameters& parameters = model.parameters();
+  for (const nn::Physical& p : parameters.physical()) {
+    if (all_finite(p.weight->value)) continue;
+    const at::Tensor host = p.weight->value.detach().cpu();
+    for (size_t row = 0; row < p.rows.size(); ++row) {
+      if (!all_finite(p.stacked ? host[static_cast<int64_t>(row)] : host)) return "parameter " + parameters.all()[p.rows[row]].name;
+    }
   }
   const at::NoGradGuard no_grad;
   const Tensors all = batch.on(device);
@@ -164,8 +185,11 @@ std::string first_non_finite(const models::Model& model, at::Device device, cons
   }
   if (!std::isfinite(result.loss)) return "loss";
   const at::Tensor squares = result.squares.cpu();
-  for (size_t i = 0; i < model.parameters().size(); ++i) {
-    if (!std::isfinite(squares.data_ptr<float>()[i])) return "gradient of " + model.parameters().all()[i].name;
+  const float* next = squares.data_ptr<float>();
+  for (const nn::Physical& p : parameters.physical()) {
+    for (const size_t row : p.rows) {
+      if (!std::isfinite(*next++)) return "gradient of " + parameters.all()[row].name;
+    }
   }
   return "grad_norm";
 }

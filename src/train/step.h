@@ -35,7 +35,8 @@ struct StepResult {
   double loss = 0;       // sum of token losses / valid tokens of the step
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the program withheld the update
-  at::Tensor squares;    // on the device: each gradient's sum of squares, in parameter order
+  at::Tensor squares;    // on the device: the sum of squares of each logical parameter's gradient, in the order of the physical
+                         // tensors and their rows
 };
 
 class TrainStep {

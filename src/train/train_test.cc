@@ -183,15 +183,15 @@ TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
   EXPECT_NEAR(a.loss, b.loss, 1e-5);
   EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
   for (size_t i = 0; i < whole.model->parameters().size(); ++i) {
-    const nn::Parameter &p = accumulated.model->parameters().all()[i], &q = whole.model->parameters().all()[i];
+    const nn::Parameter& p = accumulated.model->parameters().all()[i];
     EXPECT_TRUE(at::allclose(accumulated.optimizer->exp_avg()[i], whole.optimizer->exp_avg()[i], 1e-3, 1e-7)) << p.name;
-    EXPECT_TRUE(at::allclose(*p.tensor, *q.tensor, 1e-3, 1e-4)) << p.name;
+    EXPECT_TRUE(at::allclose(accumulated.model->parameters().tensors()[i], whole.model->parameters().tensors()[i], 1e-3, 1e-4)) << p.name;
   }
 }
 
 TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
   Small small;
-  at::Tensor& poisoned = *small.model->parameters().all()[3].tensor;
+  const at::Tensor poisoned = small.model->parameters().tensors()[3];
   poisoned.detach().view({-1})[7].fill_(std::numeric_limits<float>::quiet_NaN());
   std::vector<at::Tensor> before;
   for (const at::Tensor& t : small.model->parameters().tensors()) before.push_back(t.detach().clone());
@@ -206,7 +206,7 @@ TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
   EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter " + small.model->parameters().all()[3].name);
 
   Small large;  // finite weights whose products are not
-  large.model->parameters().all()[2].tensor->detach().fill_(3e38F);
+  large.model->parameters().tensors()[2].detach().fill_(3e38F);
   EXPECT_EQ(first_non_finite(*large.model, at::kCPU, {}, large.batch, large.step(large.batch)), "activation layers.0.attention");
 }
 

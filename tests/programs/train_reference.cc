@@ -33,9 +33,9 @@ NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
     if (name != "tokens" && name != "labels") weights.emplace_back(name, tensor);
   }
   const Tensors values = model->from_hugging_face(weights);
-  for (size_t i = 0; i < values.size(); ++i) {
-    *model->parameters().all()[i].tensor = values[i].to(device).set_requires_grad(true);
-  }
+  const nn::Parameters& parameters = model->parameters();
+  model->parameters().allocate(device);
+  parameters.assign(parameters.tensors(), [&](size_t i) { return values[i]; });
   const at::Tensor tokens = in.read("tokens").to(device), labels = in.read("labels").to(device);
   model->prepare(device, tokens.size(1));
 
@@ -43,14 +43,14 @@ NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
     const at::AutoGradMode grad(true);
     const at::Tensor logits = model->forward({inputs[0], {}, {}}, at::kFloat);
     const at::Tensor loss = nn::cross_entropy_sum(logits, inputs[1].reshape({-1})) / nn::valid_tokens(inputs[1]);
-    Tensors out = torch::autograd::grad({loss}, model->parameters().tensors());
+    Tensors out = torch::autograd::grad({loss}, parameters.tensors());
     out.insert(out.begin(), {logits.detach(), loss.detach()});
     return out;
   });
   Tensors results;
   for (const at::Tensor& t : step({tokens, labels})) results.push_back(t.cpu());
   NamedTensors out{{"logits", results[0]}, {"loss", results[1]}};
-  for (auto& gradient : model->to_hugging_face({results.begin() + 2, results.end()})) out.push_back(std::move(gradient));
+  for (auto& gradient : model->to_hugging_face(parameters.rows_of({results.begin() + 2, results.end()}))) out.push_back(std::move(gradient));
   return out;
 }
 

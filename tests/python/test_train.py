@@ -98,6 +98,26 @@ def test_layers_as_a_loop_are_the_same_step(flambeau, config, tmp_path):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_layouts_of_layers_write_the_same_files(flambeau, config, tmp_path, device):
+    """Layers of a loop lie stacked in memory; checkpoints and Hugging Face folders do not know."""
+    files = {}
+    for scan in ("false", "true"):
+        flambeau("train", config, "--device", device, "--training.steps", "1", "--optimizer.lr", "0", "--checkpoint.enable",
+                 "--checkpoint.last_save_in_hf", "--model.scan", scan, "--dump_folder", scan)
+        files[scan] = [(tmp_path / scan / name).read_bytes() for name in ("checkpoint/step-1/model.safetensors", "hugging_face/model.safetensors")]
+    assert files["false"] == files["true"]
+
+    arguments = ["train", config, "--device", device, "--checkpoint.enable", "--lr_scheduler.total_steps", "12"]
+    whole = steps(flambeau(*arguments, "--training.steps", "12", "--dump_folder", "whole").stderr)
+    for first, second in (("false", "true"), ("true", "false")):
+        flambeau(*arguments, "--training.steps", "6", "--model.scan", first, "--dump_folder", f"from-{first}")
+        rest = flambeau(*arguments, "--training.steps", "12", "--model.scan", second, "--dump_folder", f"from-{first}")
+        assert "Training starts at step 7" in rest.stderr
+        for step, line in steps(rest.stderr).items():
+            assert float(line["loss"]) == pytest.approx(float(whole[step]["loss"]), rel=3e-6, abs=1e-5), step
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_path, device):
     arguments = ["train", str(config), "--device", device, "--checkpoint.enable", "--checkpoint.interval", "5", "--metrics.jsonl", "m.jsonl"]
     whole = flambeau(*arguments, "--dump_folder", "whole")

@@ -45,6 +45,12 @@ Decoder::Decoder(std::string family, DecoderConfig config)
   if (!config_.tied) {
     parameters_.add("output.weight", head_, {config_.vocab_size, config_.dim}, head_init);
   }
+  parameters_.set_axes(decoder_axes());
+}
+
+void Decoder::run_layers_as_loop(std::optional<device::Keep> keep) {
+  scan_ = keep;
+  if (keep) layers_.lay_out_stacked(parameters_);
 }
 
 void Decoder::prepare(at::Device device, int64_t max_context) {
@@ -58,18 +64,18 @@ void Decoder::prepare(at::Device device, int64_t max_context) {
 at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_ND, const at::Tensor& table,
                                     const at::Tensor& mask, int64_t batch) const {
   const int64_t N = x_ND.size(0), K = config_.kv_heads, G = config_.heads / K, E = config_.head_dim;
-  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.attention_norm, config_.norm_epsilon);
-  const at::Tensor qkv = nn::linear(h_ND, layer.qkv).view({batch, N / batch, K, G + 2, E});
+  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.attention_norm.value, config_.norm_epsilon);
+  const at::Tensor qkv = nn::linear(h_ND, layer.qkv.value).view({batch, N / batch, K, G + 2, E});
   const double scale = 1 / std::sqrt(static_cast<double>(E));
   const auto [q, k, v] = config_.qk_norm
-                             ? nn::split_qkv_norm_rope(qkv, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
+                             ? nn::split_qkv_norm_rope(qkv, layer.q_norm.value, layer.k_norm.value, config_.norm_epsilon, table, scale)
                              : nn::split_qkv_rope(qkv, table, scale);
-  return nn::linear(nn::attention(q, k, v, mask).reshape({N, config_.heads * E}), layer.wo);
+  return nn::linear(nn::attention(q, k, v, mask).reshape({N, config_.heads * E}), layer.wo.value);
 }
 
 at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_ND) const {
-  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.ffn_norm, config_.norm_epsilon);
-  return nn::linear(nn::swiglu(nn::linear(h_ND, layer.w13).view({x_ND.size(0), 2, config_.ffn_dim})), layer.w2);
+  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.ffn_norm.value, config_.norm_epsilon);
+  return nn::linear(nn::swiglu(nn::linear(h_ND, layer.w13.value).view({x_ND.size(0), 2, config_.ffn_dim})), layer.w2.value);
 }
 
 at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
@@ -83,7 +89,7 @@ at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const 
     if (probe) probe(name, value);
   };
 
-  at::Tensor x_ND = at::embedding(embedding_, inputs.tokens_BS.reshape({B * S})).to(compute);
+  at::Tensor x_ND = at::embedding(embedding_.value, inputs.tokens_BS.reshape({B * S})).to(compute);
   show("tok_embeddings", x_ND);
   const auto attend = [&](const Layer& layer, const at::Tensor& x) { return x + attention_block(layer, x, table, mask, B); };
   const auto feed = [&](const Layer& layer, const at::Tensor& x) { return x + feed_forward_block(layer, x); };
@@ -98,8 +104,8 @@ at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const 
       return x;
     });
   }
-  x_ND = nn::rms_norm(x_ND, norm_, config_.norm_epsilon);
-  const at::Tensor logits_NV = nn::linear(x_ND, config_.tied ? embedding_ : head_);
+  x_ND = nn::rms_norm(x_ND, norm_.value, config_.norm_epsilon);
+  const at::Tensor logits_NV = nn::linear(x_ND, (config_.tied ? embedding_ : head_).value);
   show("output", logits_NV);
   return logits_NV;
 }

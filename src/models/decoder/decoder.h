@@ -44,11 +44,15 @@ struct Flavor {
 DecoderConfig choose_flavor(std::span<const Flavor> flavors, const std::string& name, const Overrides& overrides);
 std::vector<std::string> flavor_names(std::span<const Flavor> flavors);
 
+// What the dimensions of each parameter are called (plan.cc).
+std::span<const nn::AxesRule> decoder_axes();
+
 class Decoder : public Model {
  public:
   // `family` begins messages.
   Decoder(std::string family, DecoderConfig config);
 
+  void run_layers_as_loop(std::optional<device::Keep> keep) override;
   void prepare(at::Device device, int64_t max_context) override;
   at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
   Sizes sizes() const override;
@@ -67,9 +71,9 @@ class Decoder : public Model {
 
  private:
   struct Layer {
-    at::Tensor attention_norm, qkv, wo, ffn_norm, w13, w2;
-    at::Tensor q_norm, k_norm;  // [E]; undefined without qk_norm
-    static constexpr at::Tensor Layer::*kTensors[] = {&Layer::attention_norm, &Layer::qkv, &Layer::wo, &Layer::ffn_norm,
+    nn::Weight attention_norm, qkv, wo, ffn_norm, w13, w2;
+    nn::Weight q_norm, k_norm;  // [E]; undefined without qk_norm
+    static constexpr nn::Weight Layer::*kWeights[] = {&Layer::attention_norm, &Layer::qkv, &Layer::wo, &Layer::ffn_norm,
                                                       &Layer::w13, &Layer::w2, &Layer::q_norm, &Layer::k_norm};
     void declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& config);
   };
@@ -79,7 +83,7 @@ class Decoder : public Model {
   at::Tensor feed_forward_block(const Layer& layer, const at::Tensor& x_ND) const;
 
   std::string family_;
-  at::Tensor embedding_, norm_, head_;
+  nn::Weight embedding_, norm_, head_;
   nn::Stack<Layer> layers_;
   at::Tensor rope_table_;  // [2, context, E / 2]
 };
