@@ -28,17 +28,12 @@ at::Tensor over(const std::shared_ptr<runtime::Storage>& storage, const hlo::Typ
 
 bool differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
 
-runtime::KeepPolicy policy_of(Keep keep) {
-  if (keep == Keep::Carry) return runtime::keep_nothing();
-  return keep == Keep::Costly ? runtime::keep_costly() : runtime::keep_everything();
-}
-
 // What a scan is called with, and what its gradient needs to know of that.
 struct ScanCall {
   int64_t trip_count;
   size_t carry, stacked, constants;
   const ScanBody* body;
-  Keep keep;
+  const KeepPolicy* policy;
 };
 
 // One recording of the body: leaves that stand for its inputs, and the gradient with respect to them.
@@ -86,7 +81,7 @@ class BodyRecording {
       const at::Tensor sum = over(recording_.add_cotangent(ref_of(leaf).type()), ref_of(leaf).type());
       gradient_next.push_back(sum + gradients[g++]);
     }
-    return recording_.finish_joint(refs_of(next), refs_of(gradient_next), refs_of(gradient_rows), policy_of(call_.keep));
+    return recording_.finish_joint(refs_of(next), refs_of(gradient_next), refs_of(gradient_rows), *call_.policy);
   }
 
  private:
@@ -177,7 +172,7 @@ struct Scan : torch::autograd::Function<Scan> {
 }  // namespace
 
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, Keep keep) {
+                             const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy) {
   for (const at::Tensor& s : stacked)
     if (s.dim() == 0 || s.size(0) != trip_count)
       raise<InvalidArgument>("[scan] expected stacked tensors of {} rows, got one of {}", trip_count, s.dim() == 0 ? 0 : s.size(0));
@@ -185,7 +180,7 @@ std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& 
     variable_list inputs = carry;
     inputs.insert(inputs.end(), stacked.begin(), stacked.end());
     inputs.insert(inputs.end(), constants.begin(), constants.end());
-    const ScanCall call{trip_count, carry.size(), stacked.size(), constants.size(), &body, keep};
+    const ScanCall call{trip_count, carry.size(), stacked.size(), constants.size(), &body, &policy};
     const bool has_gradient =
         at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
     return has_gradient ? Scan::apply(call, at::TensorList(inputs)) : BodyRecording(call, inputs).run_forward();

@@ -12,11 +12,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/keep_policy.h"
+
 namespace flambeau::device {
 
-// What the backward pass does not make again: nothing but the carry of each turn (full recomputation); matrix products and
-// attention too (selective); everything (none is made again).
-enum class Keep { Carry, Costly, Everything };
+// What the forward pass keeps for the backward one.
+using runtime::KeepPolicy;
 
 // The carry's next values from (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read
 // tensors from outside that need no gradient; may not write to these, to the carry or to the rows.
@@ -26,6 +27,6 @@ using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, 
 // `stacked`: [trip_count, ...] each. `constants`: the same at each turn, with gradients. Returns the last carry, whose shapes and
 // dtypes are those of `carry`.
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, Keep keep);
+                             const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy);
 
 }  // namespace flambeau::device

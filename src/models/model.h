@@ -48,9 +48,9 @@ class Model {
   nn::Parameters& parameters() { return parameters_; }
   const nn::Parameters& parameters() const { return parameters_; }
 
-  // How equal layers run within a captured step: as one loop, whose backward pass makes again what `keep` does not keep, or (none)
-  // written out one after another. Layers of a loop lie stacked in memory, so this comes before parameters have values.
-  virtual void run_layers_as_loop(std::optional<device::Keep> keep) { scan_ = keep; }
+  // How equal layers run within a captured step: as one loop, whose backward pass makes again what the policy does not keep, or
+  // (none) written out one after another. Layers of a loop lie stacked in memory, so this comes before parameters have values.
+  virtual void run_layers_as_loop(std::optional<device::KeepPolicy> policy) { scan_ = std::move(policy); }
 
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
@@ -76,7 +76,7 @@ class Model {
 
  protected:
   nn::Parameters parameters_;
-  std::optional<device::Keep> scan_;
+  std::optional<device::KeepPolicy> scan_;
 };
 
 // Sizes that replace those of the flavour; 0 keeps the flavour's.

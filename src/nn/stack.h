@@ -54,7 +54,7 @@ class Stack {
 
   // The same as one loop (device/scan.h): x = body(layer, x).
   template <class Body>
-  at::Tensor scan(const at::Tensor& x, device::Keep keep, Body&& body) const {
+  at::Tensor scan(const at::Tensor& x, const device::KeepPolicy& policy, Body&& body) const {
     const std::vector<Weight Layer::*> members = declared_members();
     std::vector<at::Tensor> stacked;
     for (Weight Layer::*member : members) stacked.push_back(is_stacked_ ? (stacked_.*member).value : stack_of(member));
@@ -64,7 +64,7 @@ class Stack {
       for (size_t i = 0; i < members.size(); ++i) layer.*members[i] = {rows[i], (layers_.front().*members[i]).axes};
       return {body(layer, carry[0])};
     };
-    return device::scan(size(), {x}, stacked, {}, turn, keep)[0];
+    return device::scan(size(), {x}, stacked, {}, turn, policy)[0];
   }
 
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }

@@ -5,23 +5,19 @@
 // forward pass. What the backward pass needs of it is either kept, stacked over the turns, or made again from what is kept: that
 // choice is the activation-checkpoint policy. The carry that a turn began with is kept where it is needed. Random ops made again
 // draw the same numbers, since their positions depend on the turn alone.
+//
+// Under every policy some values are made again because keeping them would be a waste: copies and conversions of what is kept
+// anyway or is no larger, constants, and what is made of the rows, the index and constants alone by cheap ops (a weight in the
+// dtype of the activations). A weight gathered over a mesh is gathered again unless the policy says otherwise.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "runtime/keep_policy.h"
 #include "runtime/trace.h"
 
 namespace flambeau::runtime {
-
-// Whether the outputs of a call of the forward pass are kept when the backward pass needs them.
-using KeepPolicy = std::function<bool(const Call& call)>;
-
-// Keeps nothing but the carry; everything; what is costly to make again (matrix products and attention).
-KeepPolicy keep_nothing();
-KeepPolicy keep_everything();
-KeepPolicy keep_costly();
 
 struct JointLoop {
   std::unique_ptr<Trace> body;
@@ -37,7 +33,9 @@ struct SplitLoop {
   std::vector<ValueId> gradient_results, gradient_rows;  // in `backward`, whose rows of stacked values are `kept`, then the joint's
 };
 
-// NotImplemented when the body contains a loop of its own.
-SplitLoop split(const JointLoop& joint, const KeepPolicy& keep);
+SplitLoop split(const JointLoop& joint, const KeepPolicy& policy);
+
+// What a turn of the split loop keeps, in bytes.
+int64_t kept_bytes(const SplitLoop& loop);
 
 }  // namespace flambeau::runtime

@@ -247,7 +247,7 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
 }
 
 LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
-                                                 std::span<const TensorRef> gradient_rows, const KeepPolicy& keep) {
+                                                 std::span<const TensorRef> gradient_rows, const KeepPolicy& policy) {
   check_carry(next);
   JointLoop joint;
   joint.carry = carry_.size();
@@ -257,7 +257,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   joint.gradient_rows = dense_values(gradient_rows);
   joint.body = std::move(loop_->body);
   Engine::set_current(outer_);
-  SplitLoop parts = split(joint, keep);
+  SplitLoop parts = split(joint, policy);
 
   Joint result;
   result.gradient = std::make_unique<GradientLoop>();

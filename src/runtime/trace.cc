@@ -316,8 +316,35 @@ ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<V
   return first;
 }
 
+// `ids` renames the values of the trace that `loop` stands in to those of `outer`.
+std::unique_ptr<Loop> Trace::copy_of(const Loop& loop, Trace* outer, const std::unordered_map<ValueId, ValueId>& ids) {
+  auto copy = std::make_unique<Loop>();
+  copy->trip_count = loop.trip_count;
+  copy->reverse = loop.reverse;
+  copy->carry = loop.carry;
+  copy->stacked = loop.stacked;
+  for (auto* views : {&copy->carry, &copy->stacked})
+    for (ValueView& v : *views) v.value = ids.at(v.value);
+  copy->body = std::make_unique<Trace>(TraceKind::Capture, outer);
+  std::unordered_map<ValueId, ValueId> inner;
+  for (size_t i = 0; i < loop.body->externals().size(); ++i) {
+    const External& external = loop.body->externals()[i];
+    inner[loop.body->external_value(i)] =
+        external.outer ? copy->body->value_of_outer(ids.at(*external.outer)) : copy->body->add_input(external.type, external.sharding);
+  }
+  for (const Call& call : loop.body->calls()) copy->body->append_copy(call, inner);
+  copy->body->share_random(*loop.body);
+  for (ValueId id : loop.results) copy->results.push_back(inner.at(id));
+  for (ValueId id : loop.rows) copy->rows.push_back(inner.at(id));
+  return copy;
+}
+
 void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids) {
-  FLAMBEAU_CHECK(!call.loop && call.row, "loops are not copied");
+  if (call.loop) {
+    ValueId next = append_loop(copy_of(*call.loop, this, ids), call.site, call.random_distance);
+    for (const auto& output : call.outputs) ids[*output] = next++;
+    return;
+  }
   std::vector<Recorded> arguments = call.arguments;
   for (Recorded& argument : arguments) {
     if (auto* v = std::get_if<ValueView>(&argument)) v->value = ids.at(v->value);

@@ -166,7 +166,7 @@ class Trace {
   // Gives the first output. The body uses nothing of the traces around it but its inputs, and draws no random numbers.
   ValueId append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands, std::string site);
 
-  // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs. Not for loops.
+  // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs.
   void append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids);
   // Makes this trace's random positions those of `other`, from which calls are copied.
   void share_random(const Trace& other) { drawn_ = other.drawn_; }
@@ -201,6 +201,7 @@ class Trace {
   Key key() const;
 
  private:
+  static std::unique_ptr<Loop> copy_of(const Loop& loop, Trace* outer, const std::unordered_map<ValueId, ValueId>& ids);
   ValueId new_value(Type type);
   bool born_here(const Storage& storage) const;
   ValueId in_shape_of(const Storage& storage, ValueId value);

@@ -70,6 +70,12 @@ Check one_of(std::vector<std::string> choices) {
 Check not_empty() {
   return {"a text that is not empty", [](const Value& v, const Check&) { return !std::get<std::string>(v).empty(); }};
 }
+Check names() {
+  Check check = not_empty();
+  check.expected = "a list of names";
+  check.list = true;
+  return check;
+}
 Check keep_count() {
   return {"0 (keep all) or an integer of at least 2",
           [](const Value& v, const Check&) { return number(v) == 0 || number(v) >= 2; }};
@@ -94,7 +100,9 @@ const std::vector<Key>& table() {
 
       {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
 
-      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none, selective (all but matrix products and attention) or full (all but each layer's input)", one_of({"none", "selective", "full"})},
+      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "budget", "full"})},
+      {"activation_checkpoint.selective_ops", SLOT(activation_checkpoint.selective_ops), "ops whose outputs are kept in mode selective: matmul, mm, bmm, attention, or PyTorch's names of ops (silu)", names()},
+      {"activation_checkpoint.memory_budget", SLOT(activation_checkpoint.memory_budget), "in mode budget, the share of the activation memory of mode none to use: 0 is full, 1 is none", up_to_one()},
 
       {"data.source", SLOT(data.source), "text to train on: a file, a folder, or stdlib: (this machine's Python standard library)", not_empty()},
       {"data.pattern", SLOT(data.pattern), "which files of a folder count, for example *.txt; empty: all", any()},
@@ -317,6 +325,10 @@ void set_from_text(Config& config, std::string_view name, std::string_view text)
 
 bool is_bool_key(std::string_view name) { return type_of(find(name, "command line")) == Type::Bool; }
 
+bool is_list_key(std::string_view name) {
+  return std::ranges::any_of(table(), [&](const Key& key) { return key.name == name && key.check.list; });
+}
+
 void raise_in_config(const Config& config, std::string_view message) {
   raise<InvalidArgument>("{}: {}", config.path.string(), message);
 }
@@ -371,6 +383,11 @@ void check_config(const Config& config) {
     raise_in_config(config, fmt::format("activation_checkpoint.mode: expected none while model.scan = false, got {}; set model.scan = true",
                                         config.activation_checkpoint.mode));
   }
+  try {
+    keep_policy(config);
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, e.what());
+  }
   if (config.validator.enable && config.data.held_out == 0) {
     raise_in_config(config, "data.held_out: expected more than 0 while validator.enable = true; set it to 0.05, for example");
   }
@@ -381,6 +398,19 @@ void check_config(const Config& config) {
     raise_in_config(config, "checkpoint.initial_load_path: expected a Hugging Face folder, got \"\"; "
                             "set it, or checkpoint.initial_load_in_hf = false");
   }
+}
+
+runtime::KeepPolicy keep_policy(const Config& config) {
+  using Kind = runtime::KeepPolicy::Kind;
+  const Config::ActivationCheckpoint& options = config.activation_checkpoint;
+  runtime::KeepPolicy policy;
+  policy.kind = options.mode == "full"     ? Kind::Full
+                : options.mode == "budget" ? Kind::Budget
+                : options.mode == "none"   ? Kind::None
+                                           : Kind::Selective;
+  policy.ops = runtime::parse_kept_ops(options.selective_ops);
+  policy.budget = options.memory_budget;
+  return policy;
 }
 
 std::string to_toml(const Config& given) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "runtime/keep_policy.h"
 
 namespace flambeau::train {
 
@@ -31,6 +32,8 @@ struct Config {
 
   struct ActivationCheckpoint {
     std::string mode = "none";
+    std::string selective_ops = "matmul,attention";
+    double memory_budget = 0.5;
   } activation_checkpoint;
 
   struct Data {
@@ -136,6 +139,7 @@ struct Key {
     double bound = 0;
     std::vector<std::string> choices = {};
     int64_t most = int64_t{1} << 31;  // of an integer: products of two fit in 64 bits
+    bool list = false;                // of a text: names with commas between them; a file may give a list of texts
   } check;
 };
 
@@ -148,6 +152,8 @@ Config load_config(const std::filesystem::path& path);
 void set_from_text(Config& config, std::string_view name, std::string_view text);
 // Whether the key is a bool (then the command line may leave the value out). InvalidArgument for an unknown key.
 bool is_bool_key(std::string_view name);
+// Whether the key is a list of names.
+bool is_list_key(std::string_view name);
 
 // What cannot be said of one key alone. InvalidArgument that names the file, the key and a remedy.
 void check_config(const Config& config);
@@ -160,6 +166,9 @@ struct Batching {
 };
 // The configuration says what a microbatch is for one rank; steps are the whole mesh's.
 Batching batching(const Config& config, int64_t data_parallel_degree = 1);
+
+// What [activation_checkpoint] says.
+runtime::KeepPolicy keep_policy(const Config& config);
 
 // All keys as TOML with a comment each: what `check` prints and what a run can be repeated from.
 std::string to_toml(const Config& config);

@@ -16,6 +16,19 @@ std::optional<Value> scalar(const toml::node& node) {
   return std::nullopt;
 }
 
+// ["a", "b"] as "a,b".
+std::optional<Value> names(const toml::node& node) {
+  const auto* array = node.as_array();
+  if (!array) return std::nullopt;
+  std::string text;
+  for (const toml::node& element : *array) {
+    const auto* name = element.as_string();
+    if (!name) return std::nullopt;
+    text += (text.empty() ? "" : ",") + name->get();
+  }
+  return text;
+}
+
 void read_table(Config& config, const toml::table& table, const std::string& prefix) {
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
@@ -24,6 +37,8 @@ void read_table(Config& config, const toml::table& table, const std::string& pre
       read_table(config, *inner, name + ".");
     } else if (const std::optional<Value> value = scalar(node)) {
       set_value(config, name, *value, origin);
+    } else if (const std::optional<Value> list = is_list_key(name) ? names(node) : std::nullopt) {
+      set_value(config, name, *list, origin);
     } else {
       raise<InvalidArgument>("{}: {}: expected a number, a text, true or false, got an array or a date; write one value",
                              origin, name);

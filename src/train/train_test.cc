@@ -55,6 +55,12 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[checkpoint]\nkeep_latest_k = 1\n", {"checkpoint.keep_latest_k", "2"}},
       {"[training]\nsequences_per_microbatch = 72057594037927936\n", {"training.sequences_per_microbatch", "at most", "72057594037927936"}},
       {"[checkpoint]\nenable = 1\n", {"checkpoint.enable", "true or false"}},
+      {"[activation_checkpoint]\nmode = \"some\"\n", {"activation_checkpoint.mode", "selective", "budget"}},
+      {"[activation_checkpoint]\nmemory_budget = 1.5\n", {"activation_checkpoint.memory_budget", "from 0 to 1"}},
+      {"[activation_checkpoint]\nselective_ops = \"mm,relou\"\n", {"activation_checkpoint.selective_ops", "attention", "relou"}},
+      {"[activation_checkpoint]\nselective_ops = [\"mm\", \"relou\"]\n", {"activation_checkpoint.selective_ops", "relou"}},
+      {"[activation_checkpoint]\nselective_ops = [1]\n", {"activation_checkpoint.selective_ops", "array"}},
+      {"[activation_checkpoint]\nmode = \"budget\"\n", {"activation_checkpoint.mode", "model.scan = true"}},
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
       {"[training\n", {"c.toml:1", "not TOML"}},
   };
@@ -91,6 +97,23 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   EXPECT_EQ(again.debug.seed, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(again.lr_scheduler.decay_ratio, 0.5);
   EXPECT_FALSE(again.lr_scheduler.total_steps.has_value());
+}
+
+TEST_F(ConfigTest, ActivationCheckpointingIsAPolicy) {
+  using Kind = runtime::KeepPolicy::Kind;
+  const auto read = [&](const std::string& text) {
+    write_file_atomically(folder_ / "c.toml", "[model]\nscan = true\n[activation_checkpoint]\n" + text);
+    const Config config = load_config(folder_ / "c.toml");
+    check_config(config);
+    return keep_policy(config);
+  };
+  EXPECT_EQ(read("").kind, Kind::None);
+  EXPECT_EQ(read("mode = \"full\"").kind, Kind::Full);
+  EXPECT_EQ(read("mode = \"budget\"\nmemory_budget = 0.25").kind, Kind::Budget);
+  EXPECT_EQ(read("mode = \"budget\"\nmemory_budget = 0.25").budget, 0.25);
+  const std::vector<std::string> ops{"mm", "silu"};
+  EXPECT_EQ(read("mode = \"selective\"\nselective_ops = [\"mm\", \"aten::silu\"]").ops, ops);
+  EXPECT_EQ(read("mode = \"selective\"\nselective_ops = \"mm, silu\"").ops, ops);
 }
 
 TEST(Config, OverridesAreChecked) {

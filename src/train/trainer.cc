@@ -35,11 +35,6 @@ ScheduleOptions schedule_options(const Config& config) {
           .min_lr_factor = config.lr_scheduler.min_lr_factor};
 }
 
-device::Keep keep_of(const std::string& mode) {
-  if (mode == "full") return device::Keep::Carry;
-  return mode == "selective" ? device::Keep::Costly : device::Keep::Everything;
-}
-
 int64_t device_count(at::Device device) {
   return device.is_cpu() ? 1 : static_cast<int64_t>(runtime::Engine::get().client().devices().size());
 }
@@ -68,7 +63,7 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }
-  if (config.model.scan) model->run_layers_as_loop(keep_of(config.activation_checkpoint.mode));
+  if (config.model.scan) model->run_layers_as_loop(keep_policy(config));
   if (model->vocabulary() < tokenizer_vocab) {
     raise_in_config(config, fmt::format("model.vocab_size: expected at least the {} tokens of data.tokenizer, got {}; set it to "
                                         "0 or {}", tokenizer_vocab, model->vocabulary(), (tokenizer_vocab + 63) / 64 * 64));

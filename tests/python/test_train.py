@@ -84,6 +84,12 @@ def test_accumulation_is_the_same_step(flambeau, config):
         assert float(steps(parts.stderr)[step]["loss"]) == pytest.approx(float(line["loss"]), rel=1e-5)
 
 
+POLICIES = [
+    ["none"], ["selective"], ["selective", "--activation_checkpoint.selective_ops", "attention,silu"], ["full"],
+    ["budget"], ["budget", "--activation_checkpoint.memory_budget", "0.2"],
+]
+
+
 def test_layers_as_a_loop_are_the_same_step(flambeau, config, tmp_path):
     def run(name, *arguments):
         flambeau("train", config, "--training.steps", "10", "--training.sequences_per_train_step", "8", "--metrics.jsonl",
@@ -91,10 +97,11 @@ def test_layers_as_a_loop_are_the_same_step(flambeau, config, tmp_path):
         return read_jsonl(tmp_path / f"{name}.jsonl")
 
     want = run("unrolled")
-    for mode in ("none", "selective", "full"):
-        for a, b in zip(want, run(mode, "--model.scan", "--activation_checkpoint.mode", mode), strict=True):
-            assert abs(a["loss"] - b["loss"]) <= 3e-6 * abs(a["loss"]), (mode, a["step"])
-            assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-5 * a["grad_norm"], (mode, a["step"])
+    for mode, *more in POLICIES:
+        arguments = ["--model.scan", "--activation_checkpoint.mode", mode, *more]
+        for a, b in zip(want, run(mode, *arguments), strict=True):
+            assert abs(a["loss"] - b["loss"]) <= 3e-6 * abs(a["loss"]), (arguments, a["step"])
+            assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-5 * a["grad_norm"], (arguments, a["step"])
 
 
 @pytest.mark.parametrize("device", DEVICES)

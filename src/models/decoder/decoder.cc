@@ -48,9 +48,9 @@ Decoder::Decoder(std::string family, DecoderConfig config)
   parameters_.set_axes(decoder_axes());
 }
 
-void Decoder::run_layers_as_loop(std::optional<device::Keep> keep) {
-  scan_ = keep;
-  if (keep) layers_.lay_out_stacked(parameters_);
+void Decoder::run_layers_as_loop(std::optional<device::KeepPolicy> policy) {
+  scan_ = std::move(policy);
+  if (scan_) layers_.lay_out_stacked(parameters_);
 }
 
 void Decoder::prepare(at::Device device, int64_t max_context) {

@@ -52,7 +52,7 @@ class Decoder : public Model {
   // `family` begins messages.
   Decoder(std::string family, DecoderConfig config);
 
-  void run_layers_as_loop(std::optional<device::Keep> keep) override;
+  void run_layers_as_loop(std::optional<device::KeepPolicy> policy) override;
   void prepare(at::Device device, int64_t max_context) override;
   at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
   Sizes sizes() const override;

@@ -1,0 +1,73 @@
+// The joint graph of a loop's body and its gradient (partition.h), as the choice of what to keep sees it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "runtime/partition.h"
+
+namespace flambeau::runtime {
+
+// Calls f(ValueId) for every value that a call reads, a loop's body included. A value may come several times.
+template <class F>
+void for_each_value(const Call& call, F&& f) {
+  for (const Recorded& argument : call.arguments) {
+    if (auto* v = std::get_if<ValueView>(&argument)) f(v->value);
+    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument))
+      for (const auto& v : *list)
+        if (v) f(v->value);
+  }
+  if (!call.loop) return;
+  for (const auto* views : {&call.loop->carry, &call.loop->stacked})
+    for (const ValueView& v : *views) f(v.value);
+  for (const External& external : call.loop->body->externals())
+    if (external.outer) f(*external.outer);
+}
+
+// A way to split: which calls of the forward pass have their outputs kept, and what follows.
+struct KeepPlan {
+  std::vector<bool> needed;    // by value: the backward pass reads it
+  std::vector<bool> remade;    // by call: the backward pass makes it again
+  std::vector<ValueId> kept;   // in order
+  int64_t bytes = 0;           // of the kept values of one turn
+  double cost = 0;             // of what is made again in one turn
+};
+
+class JointGraph {
+ public:
+  JointGraph(const JointLoop& joint, const KeepPolicy& policy);
+
+  // By call: whether it depends on a cotangent, so that it belongs to the backward pass.
+  bool is_dependent(size_t call) const { return dependent_calls_[call]; }
+  KeepPlan plan() const;
+
+ private:
+  using Choice = std::vector<bool>;  // by call: its outputs are kept where the backward pass needs them
+  struct CallFacts {
+    std::vector<ValueId> inputs, outputs;  // each once
+    double cost = 0;
+    bool keepable = false;  // of the forward pass, and worth keeping as far as the call alone tells
+    bool forced = false;    // always kept where needed
+  };
+
+  void find_inputs();
+  void add_call(const Call& call);
+  bool is_wasteful(const Call& call, const CallFacts& facts) const;
+  bool is_available(ValueId id, const KeepPlan& plan) const;
+  // All calls worth keeping for which `wanted` holds, and those that are kept under every policy.
+  Choice choose(const std::function<bool(const Call&)>& wanted) const;
+  KeepPlan evaluate(const Choice& choice) const;
+  KeepPlan without_copies(Choice choice) const;
+  KeepPlan within_budget() const;
+  bool improve(Choice& choice, KeepPlan& plan, int64_t limit) const;
+
+  const JointLoop& joint_;
+  const Trace& trace_;
+  const KeepPolicy& policy_;
+  std::vector<CallFacts> facts_;
+  std::vector<bool> dependent_, dependent_calls_;
+  std::vector<bool> parameter_;  // by value: made of rows, the index and values from outside alone
+  std::vector<ValueId> carry_;
+};
+
+}  // namespace flambeau::runtime
