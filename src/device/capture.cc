@@ -59,7 +59,7 @@ struct Capture::Impl {
     std::vector<at::Tensor> placeholders;
     for (const at::Tensor& input : inputs) {
       hlo::Type type = ref_of(input).type();
-      placeholders.push_back(make_tensor(recording.add_input(type), type));
+      placeholders.push_back(make_tensor(recording.add_input(type, Engine::sharding_of(ref_of(input))), type));
     }
     std::vector<at::Tensor> results = fn(placeholders);
     return recording.finish(refs_of(results, fmt::format("the results of '{}'", name)));

@@ -4,21 +4,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "runtime/internal_ops.h"
 
 namespace flambeau::runtime {
-namespace {
-
-// A value that holds exactly what `tensor` shows.
-ValueId dense_value(Trace& trace, const TensorRef& tensor) {
-  ValueView v = trace.read(tensor);
-  if (v.whole) return v.value;
-  CallArgument arguments[] = {tensor, tensor.dtype};
-  return *trace.append(kIdentity, arguments)[0];
-}
-
-}  // namespace
-
 // ---- recording ------------------------------------------------------------------------------------------------------------
 
 Recording::Recording(std::string name) : name_(std::move(name)), trace_(std::make_unique<Trace>(TraceKind::Capture)) {
@@ -49,7 +36,7 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
   };
   for (const TensorRef& result : results) {
     program->result_types_.push_back(result.type());
-    program->result_outputs_.push_back(output(dense_value(*trace_, result)));
+    program->result_outputs_.push_back(output(trace_->dense(result)));
   }
   std::vector<std::pair<uint64_t, const Binding*>> bindings;
   for (const auto& [id, binding] : trace_->bindings()) bindings.emplace_back(id, &binding);
@@ -175,22 +162,6 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
 
 // ---- loops ----------------------------------------------------------------------------------------------------------------
 
-namespace {
-
-// New storages for consecutive outputs of a call of `trace`.
-std::vector<std::shared_ptr<Storage>> bind_outputs(Trace& trace, ValueId first, size_t count) {
-  std::vector<std::shared_ptr<Storage>> storages;
-  for (size_t i = 0; i < count; ++i) {
-    auto storage = Storage::create(trace.type(first + static_cast<ValueId>(i)).bytes());
-    storage->recording = trace.id();
-    trace.bind_new(storage, first + static_cast<ValueId>(i));
-    storages.push_back(std::move(storage));
-  }
-  return storages;
-}
-
-}  // namespace
-
 LoopRecording::LoopRecording(int64_t trip_count, std::span<const TensorRef> carry, std::span<const TensorRef> stacked)
     : outer_(Engine::current()), loop_(std::make_unique<Loop>()) {
   FLAMBEAU_CHECK(outer_, "a loop is recorded inside of a recording");
@@ -224,7 +195,7 @@ std::shared_ptr<Storage> LoopRecording::add_cotangent(const Type& type) { return
 
 std::vector<ValueId> LoopRecording::dense_values(std::span<const TensorRef> tensors) {
   std::vector<ValueId> ids;
-  for (const TensorRef& tensor : tensors) ids.push_back(dense_value(*loop_->body, tensor));
+  for (const TensorRef& tensor : tensors) ids.push_back(loop_->body->dense(tensor));
   return ids;
 }
 
@@ -243,7 +214,7 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
   check_carry(next);
   loop_->results = dense_values(next);
   Engine::set_current(outer_);
-  return bind_outputs(*outer_, outer_->append_loop(std::move(loop_), {}), carry_.size());
+  return outer_->bind_new(outer_->append_loop(std::move(loop_), {}), carry_.size());
 }
 
 LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
@@ -284,7 +255,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
     stacks.push_back({id, View::contiguous(outer_->type(id).dims), outer_->type(id).dtype, true});
   }
   gradient.loop_->stacked.insert(gradient.loop_->stacked.begin(), stacks.begin(), stacks.end());
-  result.results = bind_outputs(*outer_, first, carry_.size());
+  result.results = outer_->bind_new(first, carry_.size());
   return result;
 }
 
@@ -294,7 +265,7 @@ std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRe
     raise("[scan] the gradient of a scan must be taken in the recording that the scan ran in");
   for (const TensorRef& tensor : initial) loop_->carry.push_back(outer_->read(tensor));
   size_t outputs = loop_->results.size() + loop_->rows.size();
-  return bind_outputs(*outer_, outer_->append_loop(std::move(loop_), {}, random_distance_), outputs);
+  return outer_->bind_new(outer_->append_loop(std::move(loop_), {}, random_distance_), outputs);
 }
 
 }  // namespace flambeau::runtime

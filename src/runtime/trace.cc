@@ -191,6 +191,13 @@ ValueView Trace::read(const TensorRef& tensor) {
   return {id, tensor.view, tensor.dtype, whole};
 }
 
+ValueId Trace::dense(const TensorRef& tensor) {
+  ValueView v = read(tensor);
+  if (v.whole) return v.value;
+  CallArgument arguments[] = {tensor, tensor.dtype};
+  return *append(kIdentity, arguments)[0];
+}
+
 RecordedNumber Trace::number(const NumberRef& ref, bool specialise) {
   RecordedNumber n{ref.number, ref.as_tensor, ref.dtype, false};
   DType category = ref.number.category();
@@ -413,6 +420,16 @@ void Trace::write(const TensorRef& tensor, ValueId value) {
 
 void Trace::bind_new(const std::shared_ptr<Storage>& storage, ValueId value) {
   bindings_.insert_or_assign(storage->id, Binding{storage, value, false, true});
+}
+
+std::vector<std::shared_ptr<Storage>> Trace::bind_new(ValueId first, size_t count) {
+  std::vector<std::shared_ptr<Storage>> storages;
+  for (ValueId id = first; id < first + count; ++id) {
+    storages.push_back(Storage::create(type(id).bytes()));
+    storages.back()->recording = id_;
+    bind_new(storages.back(), id);
+  }
+  return storages;
 }
 
 void Trace::bind_input(const std::shared_ptr<Storage>& storage, ValueId value) {

@@ -178,10 +178,14 @@ class Trace {
 
   // The value `tensor` shows, as an argument of a call.
   ValueView read(const TensorRef& tensor);
+  // A value that holds exactly what `tensor` shows.
+  ValueId dense(const TensorRef& tensor);
   // `tensor` becomes `value`: its storage is replaced, or updated where the view is a part of it.
   void write(const TensorRef& tensor, ValueId value);
   // A new storage holds `value`.
   void bind_new(const std::shared_ptr<Storage>& storage, ValueId value);
+  // New storages hold `count` consecutive values.
+  std::vector<std::shared_ptr<Storage>> bind_new(ValueId first, size_t count);
   // A storage that existed before stands for a declared input.
   void bind_input(const std::shared_ptr<Storage>& storage, ValueId value);
 

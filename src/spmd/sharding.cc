@@ -1,9 +1,63 @@
 #include "spmd/sharding.h"
 
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "runtime/internal_ops.h"
+#include "spmd/plan.h"
+
 namespace flambeau::spmd {
+namespace {
 
-at::Tensor shard_hint(const at::Tensor& x, const Axes&) { return x; }
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
-at::Tensor gather_weight(const at::Tensor& weight, const Axes&) { return weight; }
+at::Tensor call(const ops::Row& row, const at::Tensor& x, const hlo::Sharding& sharding) {
+  runtime::check_divides(plan()->mesh(), sharding, device::ref_of(x).type());
+  runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_sharding(sharding)};
+  auto outputs = runtime::Engine::get().call(row, arguments);
+  return device::make_tensor(outputs[0].storage, *outputs[0].type);
+}
+
+void check_rank(const at::Tensor& x, const Axes& axes) {
+  if (static_cast<size_t>(x.dim()) != axes.size())
+    raise<InvalidArgument>("[sharding] expected one logical axis a dimension, got {} for a tensor of {} dimensions", axes.size(), x.dim());
+}
+
+bool applies(const at::Tensor& x, const Axes& axes) {
+  if (!plan() || !device::is_tpu(x)) return false;
+  check_rank(x, axes);
+  return x.numel() > 0;
+}
+
+struct Hint : torch::autograd::Function<Hint> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Axes& axes) {
+    ctx->saved_data["axes"] = axes;
+    return call(runtime::kShardHint, x, plan()->sharding(axes));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor()};
+  }
+};
+
+struct Gather : torch::autograd::Function<Gather> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const Axes& axes) {
+    ctx->saved_data["axes"] = axes;
+    return call(runtime::kGatherWeight, weight, plan()->gathered(axes));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor shard_hint(const at::Tensor& x, const Axes& axes) { return applies(x, axes) ? Hint::apply(x, axes) : x; }
+
+at::Tensor gather_weight(const at::Tensor& weight, const Axes& axes) {
+  return applies(weight, axes) ? Gather::apply(weight, axes) : weight;
+}
 
 }  // namespace flambeau::spmd

@@ -1,0 +1,167 @@
+#include "runtime/manual.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "hlo/sharding.h"
+#include "runtime/internal_ops.h"
+#include "runtime/recording.h"
+
+namespace flambeau::runtime {
+namespace {
+
+const hlo::Mesh& mesh_of_engine() {
+  const hlo::Mesh* mesh = Engine::hlo_mesh();
+  if (!mesh) raise<InvalidArgument>("[manual] expected a mesh, got none; set one first");
+  return *mesh;
+}
+
+int64_t parts(const hlo::Mesh& mesh, const hlo::Sharding::Dim& dim) {
+  int64_t n = 1;
+  for (const std::string& axis : dim.axes) n *= hlo::axis_size(mesh, axis);
+  return n;
+}
+
+ValueView whole(const Trace& trace, ValueId id) {
+  return {id, View::contiguous(trace.type(id).dims), trace.type(id).dtype, true};
+}
+
+}  // namespace
+
+ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const ManualSpec> operands)
+    : outer_(Engine::current()), mesh_(mesh_of_engine()), axes_(std::move(axes)) {
+  if (!outer_) raise<InvalidArgument>("[manual] a manual computation runs within a captured step; capture the function that calls it");
+  body_ = std::make_unique<Trace>(TraceKind::Capture, outer_);
+  CallArgument zero[] = {Dims{}, DType::S64};  // in the place of a loop's index, so that a body is split as a loop's is
+  operands_.push_back(whole(*outer_, *outer_->append(kZeros, zero)[0]));
+  in_.emplace_back();
+  body_->add_input({DType::S64, {}});
+  for (const ManualSpec& operand : operands) {
+    Type type = operand.tensor.type();
+    check_divides(mesh_, operand.sharding, type);
+    for (size_t d = 0; d < operand.sharding.dims.size(); ++d) type.dims[d] /= parts(mesh_, operand.sharding.dims[d]);
+    operands_.push_back(outer_->read(operand.tensor));
+    in_.push_back(with_rank(operand.sharding, type.rank()));
+    local_.push_back(add_input(type));
+    local_types_.push_back(std::move(type));
+  }
+  Engine::set_current(body_.get());
+}
+
+ManualRecording::~ManualRecording() {
+  if (body_) Engine::set_current(outer_);
+}
+
+std::shared_ptr<Storage> ManualRecording::add_input(const Type& type) {
+  auto storage = Storage::create(type.bytes());
+  storage->recording = body_->id();
+  body_->bind_new(storage, body_->add_input(type));
+  return storage;
+}
+
+std::shared_ptr<Storage> ManualRecording::add_cotangent(const Type& local, const hlo::Sharding& sharding) {
+  cotangents_.push_back(with_rank(sharding, local.rank()));
+  return add_input(local);
+}
+
+Type ManualRecording::global(const Type& local, const hlo::Sharding& sharding) const {
+  Type type = local;
+  for (size_t d = 0; d < sharding.dims.size(); ++d) type.dims[d] *= parts(mesh_, sharding.dims[d]);
+  return type;
+}
+
+std::shared_ptr<Manual> ManualRecording::describe(std::unique_ptr<Trace> body, std::vector<ValueId> results,
+                                                  std::vector<hlo::Sharding> in, std::vector<hlo::Sharding> out) const {
+  auto manual = std::make_shared<Manual>();
+  for (size_t i = 0; i < results.size(); ++i) {
+    out[i] = with_rank(out[i], body->type(results[i]).rank());
+    manual->result_types.push_back(global(body->type(results[i]), out[i]));
+  }
+  manual->body = std::move(body);
+  manual->axes = axes_;
+  manual->in = std::move(in);
+  manual->out = std::move(out);
+  manual->results = std::move(results);
+  return manual;
+}
+
+namespace {
+
+std::vector<ValueId> dense_values(Trace& trace, std::span<const ManualSpec> specs) {
+  std::vector<ValueId> ids;
+  for (const ManualSpec& spec : specs) ids.push_back(trace.dense(spec.tensor));
+  return ids;
+}
+
+std::vector<hlo::Sharding> shardings(std::span<const ManualSpec> specs) {
+  std::vector<hlo::Sharding> result;
+  for (const ManualSpec& spec : specs) result.push_back(spec.sharding);
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Storage>> ManualRecording::finish(std::span<const ManualSpec> results) {
+  std::vector<ValueId> ids = dense_values(*body_, results);
+  Engine::set_current(outer_);
+  std::shared_ptr<Manual> manual = describe(std::move(body_), std::move(ids), in_, shardings(results));
+  return outer_->bind_new(outer_->append_manual(std::move(manual), operands_, {}), results.size());
+}
+
+// The joint graph is split like that of a loop of one turn: operands are its rows, the cotangents the backward loop's carry. What
+// the backward half needs of the forward half becomes a result of it, each device's part put after another along dimension 0.
+ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec> results, std::span<const ManualSpec> gradients) {
+  JointLoop joint;
+  joint.stacked = operands_.size() - 1;
+  joint.results = dense_values(*body_, results);
+  joint.gradient_results = dense_values(*body_, gradients);
+  joint.body = std::move(body_);
+  Engine::set_current(outer_);
+  const Trace& trace = *joint.body;
+  SplitLoop halves = split(joint, [&trace](const Call& call) {  // rank-0 values have no dimension 0, and cost nothing to make again
+    return std::ranges::all_of(call.outputs, [&](const auto& output) { return !output || trace.type(*output).rank() > 0; });
+  });
+
+  std::vector<ValueId> forward_results = halves.results;
+  std::vector<hlo::Sharding> forward_out = shardings(results), kept_in;
+  for (ValueId kept : halves.kept) {
+    hlo::Sharding parts;
+    parts.dims.resize(halves.forward->type(kept).dims.size());
+    parts.dims[0].axes = axes_;
+    forward_results.push_back(kept);
+    forward_out.push_back(parts);
+    kept_in.push_back(std::move(parts));
+  }
+  // The backward half's inputs: the index, the cotangents, what was kept, the operands.
+  std::vector<hlo::Sharding> backward_in{in_[0]};
+  for (const auto* list : {&cotangents_, &kept_in}) backward_in.insert(backward_in.end(), list->begin(), list->end());
+  backward_in.insert(backward_in.end(), in_.begin() + 1, in_.end());
+
+  const ValueId first = outer_->append_manual(
+      describe(std::move(halves.forward), std::move(forward_results), in_, std::move(forward_out)), operands_, {});
+  Joint result;
+  result.gradient = std::make_unique<ManualGradient>();
+  ManualGradient& gradient = *result.gradient;
+  gradient.outer_ = outer_;
+  gradient.outer_id_ = outer_->id();
+  gradient.index_ = operands_[0];
+  for (size_t i = 0; i < halves.kept.size(); ++i)
+    gradient.given_.push_back(whole(*outer_, first + static_cast<ValueId>(results.size() + i)));
+  gradient.given_.insert(gradient.given_.end(), operands_.begin() + 1, operands_.end());
+  gradient.manual_ = describe(std::move(halves.backward), halves.gradient_results, std::move(backward_in), shardings(gradients));
+  result.results = outer_->bind_new(first, results.size());
+  return result;
+}
+
+std::vector<std::shared_ptr<Storage>> ManualGradient::run(std::span<const TensorRef> cotangents) {
+  if (!Engine::current() || Engine::current()->id() != outer_id_)
+    raise("[manual] the gradient of a manual computation must be taken in the recording that it ran in");
+  std::vector<ValueView> operands{index_};
+  for (const TensorRef& tensor : cotangents) operands.push_back(outer_->read(tensor));
+  operands.insert(operands.end(), given_.begin(), given_.end());
+  return outer_->bind_new(outer_->append_manual(manual_, std::move(operands), {}), manual_->results.size());
+}
+
+}  // namespace flambeau::runtime

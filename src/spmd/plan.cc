@@ -1,0 +1,116 @@
+#include "spmd/plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace flambeau::spmd {
+namespace {
+
+std::unique_ptr<const Plan>& active() {
+  static auto* plan = new std::unique_ptr<const Plan>;
+  return *plan;
+}
+
+bool splits_data(const std::string& axis) { return axis == "replicate" || axis == "shard" || axis == "context"; }
+
+}  // namespace
+
+Rules standard_rules(bool sequence_parallel) {
+  Rules rules = {
+      {"batch", {"replicate", "shard"}},
+      {"sequence", {"context"}},
+      {"sequence_block", {"context"}},
+      {"embed", {"shard", "context"}},
+      {"heads", {"tensor"}},
+      {"kv_heads", {"tensor"}},
+      {"ffn", {"tensor"}},
+      {"vocab", {"tensor"}},
+      {"experts", {"expert"}},
+  };
+  if (sequence_parallel) rules["sequence_block"].push_back("tensor");
+  return rules;
+}
+
+Plan::Plan(Degrees degrees, Rules rules) : degrees_(degrees), rules_(std::move(rules)) {
+  const std::pair<const char*, int64_t> axes[] = {{"replicate", degrees.replicate}, {"shard", degrees.shard},
+                                                  {"context", degrees.context}, {"tensor", degrees.tensor},
+                                                  {"expert", degrees.expert}};
+  for (auto [name, size] : axes) {
+    if (size < 1) raise<InvalidArgument>("[plan] expected a degree of at least 1 for the axis {}, got {}", name, size);
+    if (size > 1) mesh_.axes.push_back({name, size});
+  }
+  for (auto& [logical, names] : rules_)
+    std::erase_if(names, [&](const std::string& name) {
+      return std::ranges::none_of(mesh_.axes, [&](const hlo::MeshAxis& axis) { return axis.name == name; });
+    });
+}
+
+std::vector<std::string> Plan::axes_of(const std::string& logical) const {
+  const auto found = rules_.find(logical);
+  return found == rules_.end() ? std::vector<std::string>() : found->second;
+}
+
+int64_t Plan::parts(const std::string& logical) const {
+  int64_t parts = 1;
+  for (const std::string& name : axes_of(logical))
+    for (const hlo::MeshAxis& axis : mesh_.axes)
+      if (axis.name == name) parts *= axis.size;
+  return parts;
+}
+
+hlo::Sharding Plan::sharding(const Axes& axes) const {
+  hlo::Sharding sharding;
+  std::vector<std::string> used;
+  for (const std::string& logical : axes) {
+    sharding.dims.emplace_back();
+    for (const std::string& axis : axes_of(logical)) {
+      if (std::ranges::find(used, axis) != used.end()) continue;
+      used.push_back(axis);
+      sharding.dims.back().axes.push_back(axis);
+    }
+  }
+  return sharding;
+}
+
+hlo::Sharding Plan::gathered(const Axes& axes) const {
+  hlo::Sharding result = sharding(axes);
+  for (hlo::Sharding::Dim& dim : result.dims) std::erase_if(dim.axes, splits_data);
+  return result;
+}
+
+void use_plan(std::optional<Plan> plan) {
+  const bool has_mesh = plan && plan->degrees().devices() > 1;
+  runtime::Engine::get().set_mesh(has_mesh ? std::optional(plan->mesh()) : std::nullopt);
+  active() = has_mesh ? std::make_unique<const Plan>(std::move(*plan)) : nullptr;
+}
+
+const Plan* plan() { return active().get(); }
+
+at::Tensor make_tensor(const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill) {
+  const hlo::Type type{device::dtype_of(dtype), shape};
+  if (!plan()) {
+    at::Tensor host = at::empty(shape, dtype);
+    fill({std::vector<int64_t>(shape.size(), 0), shape}, host.data_ptr());
+    return host.to(device::tpu());
+  }
+  const auto storage = runtime::Engine::get().make_sharded(
+      type, plan()->sharding(axes), [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); });
+  return device::make_tensor(storage, type);
+}
+
+at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (!plan() || !device::is_tpu(tensor)) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
+  const hlo::Type type{device::dtype_of(dtype), tensor.sizes().vec()};
+  const auto storage = runtime::Engine::get().make_sharded(
+      type, runtime::Engine::sharding_of(device::ref_of(tensor)), [&](const runtime::Box& box, void* out) {
+        std::memset(out, 0, static_cast<size_t>(box.elements() * byte_size(type.dtype)));
+      });
+  return device::make_tensor(storage, type);
+}
+
+}  // namespace flambeau::spmd

@@ -1,0 +1,72 @@
+// A plan: the mesh that a run uses, and the table that says which of its axes split which logical axis of weights and activations.
+//
+// The axes of the mesh, in the order in which devices are numbered, major first: replicate (copies of the whole model), shard (data
+// parallelism that also splits weights), context (parts of each sequence), tensor (parts of each layer), expert. Those of size 1
+// are left out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hlo/graph.h"
+#include "spmd/sharding.h"
+
+namespace flambeau::spmd {
+
+struct Degrees {
+  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
+  int64_t devices() const { return replicate * shard * context * tensor * expert; }
+  int64_t data() const { return replicate * shard; }  // how many parts a batch has
+  friend bool operator==(const Degrees&, const Degrees&) = default;
+};
+
+// Logical axis -> axes of the mesh, major first. A logical axis that is not named is not split.
+using Rules = std::map<std::string, std::vector<std::string>>;
+
+// The rules that dense and expert models share (TorchTitan's plans, said once): batches over the data axes and sequences over context;
+// weights over shard and context where they are stored (FSDP), attention heads, feed-forward width and vocabulary over tensor
+// (Megatron's column and row parallel pairs), and with sequence parallelism the residual stream's sequence over tensor too.
+Rules standard_rules(bool sequence_parallel = true);
+
+class Plan {
+ public:
+  Plan(Degrees degrees, Rules rules);
+
+  const Degrees& degrees() const { return degrees_; }
+  const hlo::Mesh& mesh() const { return mesh_; }
+  // How a tensor with these logical axes is stored. An axis of the mesh splits the first dimension that asks for it.
+  hlo::Sharding sharding(const Axes& axes) const;
+  // The same of a weight in use: without the axes that split batches and sequences.
+  hlo::Sharding gathered(const Axes& axes) const;
+  // The axes of the mesh that split a logical axis.
+  std::vector<std::string> axes_of(const std::string& logical) const;
+  // In how many parts a logical axis is split.
+  int64_t parts(const std::string& logical) const;
+
+ private:
+  Degrees degrees_;
+  Rules rules_;
+  hlo::Mesh mesh_;
+};
+
+// Makes `plan` the one that this process follows: its mesh is laid over the devices. None: one device. InvalidArgument while tensors
+// exist on the device. A plan of one device is the same as none.
+void use_plan(std::optional<Plan> plan);
+// Null: one device.
+const Plan* plan();
+
+// A tensor of `shape` on the device, stored as the plan says; `fill` is asked for its parts (one, the whole, without a plan).
+struct Part {
+  std::vector<int64_t> start, size;
+};
+using FillPart = std::function<void(const Part& part, void* out)>;
+at::Tensor make_tensor(const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill);
+// Zeros stored like `tensor`.
+at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype);
+
+}  // namespace flambeau::spmd
