@@ -326,6 +326,8 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     if (mesh_) {
       options.num_partitions = static_cast<int>(mesh_->device_ids.size());
       options.device_ids = mesh_->device_ids;
+      // Its newer form of shardings does not read the mesh that the program names, and warns of each program.
+      if (client_->plugin().version() >= std::pair(0, 115)) options.overrides["xla_enable_hlo_sharding_v3"] = false;
     }
     compiled->executable = client_->compile(text, options);
     compiled->externals = std::move(lowered.externals);

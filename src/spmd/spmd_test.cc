@@ -1,0 +1,288 @@
+// Plans, layouts and manual computations on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "device/capture.h"
+#include "device/device.h"
+#include "device/scan.h"
+#include "spmd/manual.h"
+#include "spmd/plan.h"
+
+namespace flambeau::spmd {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+class Environment : public testing::Environment {
+ public:
+  void SetUp() override { device::initialize({.virtual_devices = 8}, true); }
+};
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
+
+// Follows a plan while it lives.
+struct Following {
+  explicit Following(Degrees degrees, bool sequence_parallel = true) { use_plan(Plan(degrees, standard_rules(sequence_parallel))); }
+  ~Following() { use_plan(std::nullopt); }
+};
+
+const Degrees kMeshes[] = {
+    {},
+    {.shard = 2},
+    {.shard = 8},
+    {.tensor = 4},
+    {.replicate = 2, .shard = 4},
+    {.shard = 2, .tensor = 4},
+    {.replicate = 2, .shard = 2, .tensor = 2},
+    {.shard = 2, .context = 2, .tensor = 2},
+};
+
+std::string name_of(const Degrees& d) {
+  return fmt::format("replicate {} shard {} context {} tensor {}", d.replicate, d.shard, d.context, d.tensor);
+}
+
+at::Tensor values(std::vector<int64_t> shape, double seed) {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return (at::arange(n, at::kFloat) * 0.37 + seed).sin().view(shape);
+}
+
+// The tensor on the device, stored as `axes` says.
+at::Tensor placed(const at::Tensor& host, const Axes& axes) {
+  const at::Tensor whole = host.contiguous();
+  return make_tensor(whole.sizes().vec(), whole.scalar_type(), axes, [&](const Part& part, void* out) {
+    at::Tensor view = whole;
+    for (size_t d = 0; d < part.start.size(); ++d) view = view.narrow(static_cast<int64_t>(d), part.start[d], part.size[d]);
+    const at::Tensor dense = view.contiguous();
+    std::memcpy(out, dense.data_ptr(), static_cast<size_t>(dense.nbytes()));
+  });
+}
+
+std::vector<int64_t> part_shape(const at::Tensor& tensor) {
+  const std::lock_guard lock(runtime::storage_mutex());
+  const auto dims = device::storage_of(tensor).value->shards().front()->dims();
+  return {dims.begin(), dims.end()};
+}
+
+void expect_close(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
+  ASSERT_EQ(got.sizes(), want.sizes()) << what;
+  EXPECT_TRUE(at::allclose(got.cpu(), want, 1.3e-6, 1e-5)) << what << ": " << (got.cpu() - want).abs().max().item<float>();
+}
+
+void expect_error(const std::function<void()>& f, const std::string& part) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    return;
+  }
+  ADD_FAILURE() << "nothing was thrown; expected an error with: " << part;
+}
+
+TEST(Plan, SaysHowTensorsLie) {
+  struct Case {
+    Axes axes;
+    std::string stored, used;
+  };
+  const Plan plan({.replicate = 2, .shard = 2, .tensor = 2}, standard_rules());
+  const Case cases[] = {
+      {{"vocab", "embed"}, R"(<@mesh, [{"tensor"}, {"shard"}]>)", R"(<@mesh, [{"tensor"}, {}]>)"},
+      {{"", "ffn", "embed"}, R"(<@mesh, [{}, {"tensor"}, {"shard"}]>)", R"(<@mesh, [{}, {"tensor"}, {}]>)"},
+      {{"batch", "sequence_block", ""}, R"(<@mesh, [{"replicate", "shard"}, {"tensor"}, {}]>)", R"(<@mesh, [{}, {"tensor"}, {}]>)"},
+      {{"vocab", "vocab"}, R"(<@mesh, [{"tensor"}, {}]>)", R"(<@mesh, [{"tensor"}, {}]>)"},
+      {{"unknown"}, "<@mesh, [{}]>", "<@mesh, [{}]>"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(plan.sharding(c.axes).to_string(), c.stored);
+    EXPECT_EQ(plan.gathered(c.axes).to_string(), c.used);
+  }
+  EXPECT_EQ(plan.parts("batch"), 4);
+  EXPECT_EQ(plan.parts("sequence"), 1);
+}
+
+TEST(Plan, PlacesAndReadsBack) {
+  const at::Tensor host = values({8, 3, 16}, 0.1);
+  for (const Degrees& degrees : kMeshes) {
+    const Following following(degrees);
+    at::Tensor x = placed(host, {"vocab", "", "embed"});
+    EXPECT_TRUE(x.cpu().equal(host)) << name_of(degrees);
+    EXPECT_EQ(part_shape(x), (std::vector<int64_t>{8 / degrees.tensor, 3, 16 / (degrees.shard * degrees.context)})) << name_of(degrees);
+    if (plan()) EXPECT_EQ(part_shape(zeros_like(x, at::kDouble)), part_shape(x)) << name_of(degrees);
+    // What is written in place stays laid out as it was, whatever is written.
+    const std::vector<int64_t> before = part_shape(x);
+    x.copy_(host * 2);
+    EXPECT_EQ(part_shape(x), before) << name_of(degrees);
+    EXPECT_TRUE(x.cpu().equal(host * 2)) << name_of(degrees);
+    x.select(1, 1).add_(1);
+    EXPECT_EQ(part_shape(x), before) << name_of(degrees);
+    at::Tensor want = host * 2;
+    want.select(1, 1).add_(1);
+    expect_close(x, want, name_of(degrees));
+    expect_close(x.transpose(0, 2).slice(0, 3, 7), want.transpose(0, 2).slice(0, 3, 7), name_of(degrees));
+    EXPECT_EQ(part_shape(x + 1), before) << name_of(degrees);
+    expect_close((x + 1).sum(0), (want + 1).sum(0), name_of(degrees));
+  }
+}
+
+TEST(Plan, RefusesWhatDoesNotFit) {
+  expect_error([] { use_plan(Plan({.shard = 16}, standard_rules())); }, "expected a mesh of at most the 8 devices");
+  expect_error([] { Plan({.shard = 0}, standard_rules()); }, "expected a degree of at least 1 for the axis shard, got 0");
+  const Following following({.shard = 4});
+  expect_error([] { placed(values({6}, 0), {"embed"}); }, "does not split into 4 equal parts");
+  const at::Tensor x = placed(values({8}, 0), {"embed"});
+  expect_error([] { use_plan(std::nullopt); }, "before tensors are made");
+  expect_error([&] { shard_hint(x, {"embed", ""}); }, "one logical axis a dimension");
+  expect_error([&] { manual({x}, {{}}, {{}}, [](const Tensors& local) { return local; }); }, "within a captured step");
+}
+
+// A gated feed-forward network with its loss and gradient descent, sharded as a layer of a model is.
+struct Network {
+  at::Tensor w1, w2;
+  explicit Network(const at::Device& device) : w1(values({16, 8}, 1)), w2(values({8, 16}, 2)) {
+    if (device != at::kCPU) {
+      w1 = placed(w1, {"ffn", "embed"});
+      w2 = placed(w2, {"embed", "ffn"});
+    }
+    w1.requires_grad_();
+    w2.requires_grad_();
+  }
+  Tensors step(const Tensors& inputs) {
+    at::Tensor loss;
+    Tensors gradients;
+    {
+      const at::AutoGradMode enabled(true);
+      const at::Tensor x = shard_hint(inputs[0], {"batch", "sequence", ""});
+      const at::Tensor h = shard_hint(at::silu(at::matmul(x, gather_weight(w1, {"ffn", "embed"}).t())), {"batch", "sequence", "ffn"});
+      const at::Tensor y = shard_hint(at::matmul(h, gather_weight(w2, {"embed", "ffn"}).t()), {"batch", "sequence_block", ""});
+      loss = (y - x).square().mean();
+      gradients = torch::autograd::grad({loss}, {w1, w2});
+    }
+    const at::NoGradGuard no_grad;
+    w1.sub_(gradients[0] * 0.001);
+    w2.sub_(gradients[1] * 0.001);
+    return {loss.detach(), (gradients[0].square().sum() + gradients[1].square().sum()).sqrt()};
+  }
+};
+
+TEST(Hints, GiveTheSameStepOnEveryMesh) {
+  const at::Tensor x = values({8, 4, 8}, 3);
+  Network reference(at::kCPU);
+  Tensors want;
+  for (int i = 0; i < 3; ++i) want.push_back(at::stack(reference.step({x})));
+  for (const Degrees& degrees : kMeshes) {
+    const Following following(degrees);
+    Network network(device::tpu());
+    const std::vector<int64_t> before = part_shape(network.w1);
+    device::Capture step("network", [&](const Tensors& inputs) { return network.step(inputs); });
+    for (int i = 0; i < 3; ++i) expect_close(at::stack(step({placed(x, {"batch", "sequence", ""})})), want[i], name_of(degrees));
+    EXPECT_EQ(part_shape(network.w1), before);
+    expect_close(network.w1.detach(), reference.w1.detach(), name_of(degrees));
+    expect_close(network.w2.detach(), reference.w2.detach(), name_of(degrees));
+  }
+}
+
+TEST(Hints, WorkInsideOfAScan) {
+  const at::Tensor x = values({8, 4, 8}, 3), stack = values({3, 8, 8}, 4);
+  const auto run = [&](const at::Tensor& start, at::Tensor weights) {
+    const at::AutoGradMode enabled(true);
+    weights = weights.detach().requires_grad_();
+    const device::ScanBody body = [](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
+      const at::Tensor y = at::matmul(carry[0], gather_weight(rows[0], {"ffn", "embed"}).t()).tanh();
+      return {shard_hint(y, {"batch", "sequence_block", ""})};
+    };
+    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, device::Keep::Carry)[0];
+    const at::Tensor loss = out.square().sum();
+    return Tensors{loss.detach(), torch::autograd::grad({loss}, {weights})[0]};
+  };
+  const Tensors want = run(x, stack);
+  for (const Degrees& degrees : kMeshes) {
+    const Following following(degrees);
+    const at::Tensor weights = placed(stack, {"layers", "ffn", "embed"});
+    device::Capture capture("scan", [&](const Tensors& inputs) { return run(inputs[0], weights); });
+    const Tensors got = capture({placed(x, {"batch", "sequence", ""})});
+    expect_close(got[0], want[0], name_of(degrees));
+    expect_close(got[1], want[1], name_of(degrees));
+  }
+}
+
+// y = x w^T over both axes by hand: rows of x over shard, the contracted dimension over tensor; then what follows the sum.
+TEST(Manual, ComputesAndDifferentiates) {
+  const at::Tensor x = values({8, 8}, 1), w = values({4, 8}, 2), bias = values({4}, 3);
+  const auto loss_of = [](const at::Tensor& y) { return (y * y.detach().cos()).sum(); };
+  const auto reference = [&] {
+    Tensors leaves{x.clone().requires_grad_(), w.clone().requires_grad_(), bias.clone().requires_grad_()};
+    const at::Tensor y = (at::matmul(leaves[0], leaves[1].t()) + leaves[2]).tanh();
+    Tensors out = torch::autograd::grad({loss_of(y)}, leaves);
+    out.insert(out.begin(), y.detach());
+    return out;
+  }();
+  struct Case {
+    const char* what;
+    std::function<at::Tensor(const Tensors&)> combine;  // from the partial sums [rows, 4] and the bias
+    hlo::Sharding out;
+  };
+  const hlo::Sharding rows{{{.axes = {"shard"}}, {}}}, rows_and_columns{{{.axes = {"shard"}}, {.axes = {"tensor"}}}};
+  const Case cases[] = {
+      {"all_reduce", [](const Tensors& t) { return (all_reduce_sum(t[0], {"tensor"}) + t[1]).tanh(); }, rows},
+      {"reduce_scatter, all_gather",
+       [](const Tensors& t) { return (all_gather(reduce_scatter(t[0], {"tensor"}, 1), {"tensor"}, 1) + t[1]).tanh(); }, rows},
+      {"gathered over both axes",
+       [](const Tensors& t) {
+         const at::Tensor y = (all_reduce_sum(t[0], {"tensor"}) + t[1]).tanh();
+         return all_gather(y, {"shard"}, 0);
+       },
+       {{{}, {}}}},
+  };
+  for (const Degrees& degrees : {Degrees{.shard = 2, .tensor = 4}, Degrees{.shard = 4, .tensor = 2}}) {
+    for (const Case& c : cases) {
+      const Following following(degrees);
+      device::Capture capture("manual", [&](const Tensors& inputs) -> Tensors {
+        const at::AutoGradMode enabled(true);
+        Tensors leaves;
+        for (const at::Tensor& t : inputs) leaves.push_back(t.detach().requires_grad_());
+        const at::Tensor y = manual(leaves, {rows_and_columns, {{{}, {.axes = {"tensor"}}}}, {{{}}}}, {c.out}, [&](const Tensors& local) {
+          EXPECT_EQ(local[0].sizes(), at::IntArrayRef({8 / degrees.shard, 8 / degrees.tensor}));
+          return Tensors{c.combine({at::matmul(local[0], local[1].t()), local[2]})};
+        })[0];
+        Tensors out = torch::autograd::grad({loss_of(y)}, leaves);
+        out.insert(out.begin(), y.detach());
+        return out;
+      });
+      const Tensors got = capture({x.to(device::tpu()), w.to(device::tpu()), bias.to(device::tpu())});
+      for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], reference[i], fmt::format("{}, tensor {}", c.what, i));
+    }
+  }
+}
+
+TEST(Manual, RunsWithoutGradients) {
+  const Following following({.shard = 4, .tensor = 2});
+  const at::Tensor x = values({8, 6}, 1);
+  device::Capture capture("manual", [](const Tensors& inputs) {
+    return manual(inputs, {{{{.axes = {"shard"}}, {.axes = {"tensor"}}}}}, {{{{}}}}, [](const Tensors& local) {
+      return Tensors{all_reduce_max(local[0].amax({0, 1}).unsqueeze(0), {"shard", "tensor"})};
+    });
+  });
+  expect_close(capture({x.to(device::tpu())})[0], x.max().unsqueeze(0), "max");
+}
+
+TEST(Manual, RefusesWhatCannotBe) {
+  const Following following({.shard = 4, .tensor = 2});
+  const at::Tensor x = placed(values({8, 6}, 1), {"embed", ""});
+  const auto run = [&](const std::function<Tensors(const Tensors&)>& body, const hlo::Sharding& in) {
+    device::Capture capture("manual", [&](const Tensors& inputs) { return manual(inputs, {in}, {{}}, body); });
+    capture({x});
+  };
+  expect_error([&] { run([&](const Tensors& local) { return Tensors{local[0] + x}; }, {}); }, "pass it as an input");
+  expect_error([&] { run([](const Tensors& local) { return Tensors{at::rand_like(local[0])}; }, {}); }, "random numbers");
+  expect_error([&] { run([](const Tensors& local) { return local; }, {{{}, {.axes = {"shard"}}}}); }, "does not split into 4 equal parts");
+  expect_error([&] { run([](const Tensors& local) { return Tensors{all_reduce_sum(local[0], {"nowhere"})}; }, {}); },
+               "expected axes of the mesh, got \"nowhere\"");
+}
+
+}  // namespace
+}  // namespace flambeau::spmd
