@@ -22,7 +22,7 @@
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
 #include "models/model.h"
-#include "train/adamw.h"
+#include "train/optimizer.h"
 #include "train/config.h"
 #include "train/step.h"
 #include "train/trainer.h"
@@ -60,9 +60,11 @@ class Contender {
   json build() {
     const auto begin = std::chrono::steady_clock::now();
     make_model();
-    optimizer_.emplace(model_->parameters().tensors(),
-                       train::AdamWOptions{.beta1 = case_.at("beta1"), .beta2 = case_.at("beta2"),
-                                           .epsilon = case_.at("epsilon"), .weight_decay = case_.at("weight_decay")});
+    std::vector<train::OptimizerTarget> targets;
+    for (const at::Tensor& t : model_->parameters().tensors()) targets.push_back({t, {0}});
+    const train::Hyperparameters numbers{.lr = case_.at("learning_rate"), .weight_decay = case_.at("weight_decay"), .beta1 = case_.at("beta1"),
+                                         .beta2 = case_.at("beta2"), .epsilon = case_.at("epsilon")};
+    optimizer_.emplace(train::OptimizerOptions{}, std::vector{numbers}, std::move(targets));
     step_.emplace(*model_, *optimizer_, device_, train::StepOptions{.max_norm = case_.at("max_norm")});
     const auto compile_begin = std::chrono::steady_clock::now();
     step_->prepare(batches_.front());
@@ -78,7 +80,7 @@ class Contender {
     for (int64_t i = 0; i < count; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       const auto& batch = batches_[static_cast<size_t>(done_) % batches_.size()];
-      step_->start(batch, case_.at("learning_rate"), ++done_);
+      step_->start(batch, /*lr_factor=*/1, ++done_);
       const train::StepResult result = step_->finish();
       answer["seconds"].push_back(seconds_since(begin));
       answer["losses"].push_back(result.loss);
@@ -89,8 +91,8 @@ class Contender {
 
   json state() const {
     return {{"parameters", norm(model_->parameters().tensors())},
-            {"exp_avg", norm(optimizer_->exp_avg())},
-            {"exp_avg_sq", norm(optimizer_->exp_avg_sq())}};
+            {"exp_avg", norm(optimizer_->states()[0].tensors)},
+            {"exp_avg_sq", norm(optimizer_->states()[1].tensors)}};
   }
 
  private:
@@ -111,7 +113,7 @@ class Contender {
   at::Device device_;
   std::vector<train::TokenBatch> batches_;
   std::unique_ptr<models::Model> model_;
-  std::optional<train::AdamW> optimizer_;
+  std::optional<train::Optimizer> optimizer_;
   std::optional<train::TrainStep> step_;
   int64_t done_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <regex>
 
 #include <fmt/ranges.h>
 
@@ -130,12 +131,17 @@ const std::vector<Key>& table() {
       {"parallelism.pipeline_parallel_degree", SLOT(parallelism.pipeline_parallel_degree), "devices that the layers are split over; only 1 is built", degree()},
       {"parallelism.expert_parallel_degree", SLOT(parallelism.expert_parallel_degree), "devices that experts are split over; only 1 is built", degree()},
 
-      {"optimizer.name", SLOT(optimizer.name), "optimizer", one_of({"AdamW"})},
+      {"optimizer.name", SLOT(optimizer.name), "optimizer", one_of({"AdamW", "Adam", "SGD"})},
       {"optimizer.lr", SLOT(optimizer.lr), "peak learning rate", not_negative()},
-      {"optimizer.beta1", SLOT(optimizer.beta1), "decay of the mean of gradients", below_one()},
-      {"optimizer.beta2", SLOT(optimizer.beta2), "decay of the mean of squared gradients", below_one()},
-      {"optimizer.eps", SLOT(optimizer.eps), "added to the root of the second mean", not_negative()},
-      {"optimizer.weight_decay", SLOT(optimizer.weight_decay), "decoupled weight decay", not_negative()},
+      {"optimizer.weight_decay", SLOT(optimizer.weight_decay), "weight decay: apart from the gradient with AdamW, added to it with Adam and SGD", not_negative()},
+      {"optimizer.beta1", SLOT(optimizer.beta1), "AdamW, Adam: decay of the mean of gradients", below_one()},
+      {"optimizer.beta2", SLOT(optimizer.beta2), "AdamW, Adam: decay of the mean of squared gradients", below_one()},
+      {"optimizer.eps", SLOT(optimizer.eps), "AdamW, Adam: added to the root of the second mean", not_negative()},
+      {"optimizer.momentum", SLOT(optimizer.momentum), "SGD: decay of the sum of gradients; 0: the gradient alone", below_one()},
+      {"optimizer.dampening", SLOT(optimizer.dampening), "SGD: part of the gradient that momentum leaves out", up_to_one()},
+      {"optimizer.nesterov", SLOT(optimizer.nesterov), "SGD: Nesterov's momentum", any()},
+      {"optimizer.state_dtype", SLOT(optimizer.state_dtype), "dtype that optimizer states are kept in; arithmetic is float32", one_of({"float32", "bfloat16"})},
+      {"optimizer.param_groups", SLOT(optimizer.param_groups), "values for the parameters whose names a regular expression is found in; the first that matches counts", any()},
 
       {"lr_scheduler.warmup_steps", SLOT(lr_scheduler.warmup_steps), "steps of linear warm-up", at_least(0)},
       {"lr_scheduler.total_steps", SLOT(lr_scheduler.total_steps), "steps that the schedule is made for; unset: training.steps", at_least(1)},
@@ -222,10 +228,39 @@ std::string toml_text(std::string_view text) {
   return out + '"';
 }
 
+using ParamGroups = std::vector<ParamGroup>;
+
+struct GroupKey {
+  std::string_view name;  // of a number of [optimizer]
+  std::optional<double> ParamGroup::*slot;
+  bool sgd, adam;  // which optimizers look at it
+};
+constexpr GroupKey kGroupKeys[] = {
+    {"lr", &ParamGroup::lr, true, true},           {"weight_decay", &ParamGroup::weight_decay, true, true},
+    {"beta1", &ParamGroup::beta1, false, true},    {"beta2", &ParamGroup::beta2, false, true},
+    {"eps", &ParamGroup::eps, false, true},        {"momentum", &ParamGroup::momentum, true, false},
+    {"dampening", &ParamGroup::dampening, true, false},
+};
+
+std::string literal(const Value& value);
+
+std::string literal(const ParamGroups& groups) {
+  std::vector<std::string> tables;
+  for (const ParamGroup& group : groups) {
+    std::string text = "pattern = " + toml_text(group.pattern);
+    for (const GroupKey& key : kGroupKeys) {
+      if (const std::optional<double> number = group.*key.slot) text += fmt::format(", {} = {}", key.name, literal(Value(*number)));
+    }
+    tables.push_back("{" + text + "}");
+  }
+  return fmt::format("[{}]", fmt::join(tables, ", "));
+}
+
 std::string literal(const Value& value) {
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
   if (const auto* i = std::get_if<int64_t>(&value)) return fmt::format("{}", *i);
   if (const auto* s = std::get_if<std::string>(&value)) return toml_text(*s);
+  if (const auto* groups = std::get_if<ParamGroups>(&value)) return literal(*groups);
   const double d = std::get<double>(value);
   const std::string text = fmt::format("{}", d);
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
@@ -244,13 +279,14 @@ std::optional<Value> current(const Key& key, const Config& config) {
       key.slot(const_cast<Config&>(config)));  // only read
 }
 
-enum class Type { Bool, Integer, Number, Text };
+enum class Type { Bool, Integer, Number, Text, Groups };
 
 Type type_of(const Key& key) {
   Config scratch;
   const Key::Slot slot = key.slot(scratch);
   if (std::holds_alternative<bool*>(slot)) return Type::Bool;
   if (std::holds_alternative<int64_t*>(slot) || std::holds_alternative<std::optional<int64_t>*>(slot)) return Type::Integer;
+  if (std::holds_alternative<ParamGroups*>(slot)) return Type::Groups;
   return std::holds_alternative<std::string*>(slot) ? Type::Text : Type::Number;
 }
 
@@ -261,6 +297,7 @@ std::string expectation(const Key& key) {
     case Type::Integer: return "an integer";
     case Type::Number: return "a number";
     case Type::Text: return "a text";
+    case Type::Groups: return "an array of tables";
   }
   return "";
 }
@@ -286,7 +323,7 @@ void set_value(Config& config, std::string_view name, const Value& given, std::s
   Value value = given;
   const Type type = type_of(key);
   if (type == Type::Number && std::holds_alternative<int64_t>(value)) value = number(value);
-  const size_t wanted = type == Type::Bool ? 0 : type == Type::Integer ? 1 : type == Type::Number ? 2 : 3;
+  const size_t wanted = static_cast<size_t>(type);  // the alternatives of Value stand in the same order
   const bool finite = !std::holds_alternative<double>(value) || std::isfinite(std::get<double>(value));
   if (value.index() != wanted || !finite || !key.check.holds(value, key.check)) refuse(key, literal(given), origin);
   if (const auto* integer = std::get_if<int64_t>(&value); integer != nullptr && *integer > key.check.most) {
@@ -319,8 +356,36 @@ void set_from_text(Config& config, std::string_view name, std::string_view text)
       if (parse_whole(text, real)) value = real;
       break;
     case Type::Text: break;
+    case Type::Groups: value = parse_param_groups(text, fmt::format("command line: {}", name)); break;
   }
   set_value(config, name, value, "command line");
+}
+
+void set_in_group(ParamGroup& group, std::string_view name, const Value& value, std::string_view origin) {
+  if (name == "pattern") {
+    const auto* pattern = std::get_if<std::string>(&value);
+    if (pattern == nullptr || pattern->empty()) {
+      raise<InvalidArgument>("{}: optimizer.param_groups: expected pattern to be a regular expression, got {}; write one, for example "
+                             "\"norm\"", origin, literal(value));
+    }
+    try {
+      const std::regex compiles(*pattern);
+    } catch (const std::regex_error& e) {
+      raise<InvalidArgument>("{}: optimizer.param_groups: expected a regular expression, got pattern {}: {}; correct it (a dot that "
+                             "is meant as one is written \\\\.)", origin, literal(value), e.what());
+    }
+    group.pattern = *pattern;
+    return;
+  }
+  const auto key = std::ranges::find(kGroupKeys, name, &GroupKey::name);
+  if (key == std::end(kGroupKeys)) {
+    std::vector<std::string_view> known{"pattern"};
+    for (const GroupKey& k : kGroupKeys) known.push_back(k.name);
+    raise<InvalidArgument>("{}: optimizer.param_groups: unknown key {}; a group has {}", origin, name, fmt::join(known, ", "));
+  }
+  Config scratch;  // checks it as the key of [optimizer]
+  set_value(scratch, fmt::format("optimizer.{}", name), value, fmt::format("{}: optimizer.param_groups", origin));
+  group.*key->slot = std::get<double>(*current(find(fmt::format("optimizer.{}", name), origin), scratch));
 }
 
 bool is_bool_key(std::string_view name) { return type_of(find(name, "command line")) == Type::Bool; }
@@ -373,7 +438,38 @@ Batching batching(const Config& config, int64_t data_parallel_degree) {
   return {.context = context, .sequences = all_ranks / context, .accumulation = step / all_ranks};
 }
 
+namespace {
+
+void check_optimizer(const Config& config) {
+  const Config::Optimizer& o = config.optimizer;
+  const bool sgd = o.name == "SGD";
+  const auto refuse_with = [&](std::string_view key, std::string_view expected, std::string_view got, std::string_view remedy) {
+    raise_in_config(config, fmt::format("optimizer.{}: expected {} with {}, got {}; {}", key, expected, o.name, got, remedy));
+  };
+  if (!sgd && o.momentum != 0) refuse_with("momentum", "0", fmt::format("{}", o.momentum), "set beta1 instead, or optimizer.name = \"SGD\"");
+  if (!sgd && o.dampening != 0) refuse_with("dampening", "0", fmt::format("{}", o.dampening), "remove it, or set optimizer.name = \"SGD\"");
+  if (!sgd && o.nesterov) refuse_with("nesterov", "false", "true", "remove it, or set optimizer.name = \"SGD\"");
+  const auto check_nesterov = [&](double momentum, double dampening) {
+    if (o.nesterov && (momentum == 0 || dampening != 0)) {
+      refuse_with("nesterov", "momentum above 0 and dampening 0", fmt::format("momentum {} and dampening {}", momentum, dampening),
+                  "set for example optimizer.momentum = 0.9, or optimizer.nesterov = false");
+    }
+  };
+  if (o.param_groups.empty()) check_nesterov(o.momentum, o.dampening);
+  for (const ParamGroup& group : o.param_groups) {
+    for (const GroupKey& key : kGroupKeys) {
+      if ((group.*key.slot).has_value() && !(sgd ? key.sgd : key.adam)) {
+        refuse_with("param_groups", fmt::format("no {}", key.name), fmt::format("one for pattern \"{}\"", group.pattern), "remove it");
+      }
+    }
+    check_nesterov(group.momentum.value_or(o.momentum), group.dampening.value_or(o.dampening));
+  }
+}
+
+}  // namespace
+
 void check_config(const Config& config) {
+  check_optimizer(config);
   batching(config);  // with more ranks there are more conditions
   if (config.device == "cpu" && config.debug.virtual_devices > 1) {
     raise_in_config(config, fmt::format("debug.virtual_devices: expected 1 while device = \"cpu\" (plain PyTorch), got {}; set device = "

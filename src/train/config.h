@@ -19,6 +19,12 @@
 
 namespace flambeau::train {
 
+// [[optimizer.param_groups]]: what the parameters that `pattern` matches take instead of [optimizer]'s values.
+struct ParamGroup {
+  std::string pattern;
+  std::optional<double> lr = {}, weight_decay = {}, beta1 = {}, beta2 = {}, eps = {}, momentum = {}, dampening = {};
+};
+
 struct Config {
   std::string device = "tpu";
   std::string plugin;
@@ -67,7 +73,12 @@ struct Config {
 
   struct Optimizer {
     std::string name = "AdamW";
-    double lr = 8e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+    double lr = 8e-4, weight_decay = 0.1;
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // AdamW, Adam
+    double momentum = 0, dampening = 0;            // SGD
+    bool nesterov = false;                         // SGD
+    std::string state_dtype = "float32";
+    std::vector<ParamGroup> param_groups;
   } optimizer;
 
   struct LrScheduler {
@@ -126,10 +137,11 @@ struct Config {
 };
 
 // One value, as TOML or the command line gives it.
-using Value = std::variant<bool, int64_t, double, std::string>;
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<ParamGroup>>;
 
 struct Key {
-  using Slot = std::variant<bool*, int64_t*, double*, std::string*, std::optional<int64_t>*, std::optional<double>*>;
+  using Slot = std::variant<bool*, int64_t*, double*, std::string*, std::optional<int64_t>*, std::optional<double>*,
+                            std::vector<ParamGroup>*>;
   std::string_view name;  // "training.steps"; top-level keys have no dot
   Slot (*slot)(Config&);
   std::string_view doc;
@@ -180,5 +192,9 @@ std::string describe_keys();
 
 // Used by load_config for each key of a file; `origin` is "file:line".
 void set_value(Config& config, std::string_view name, const Value& value, std::string_view origin);
+// The same for a key within a parameter group: "pattern", or a number that is checked as [optimizer]'s of the same name.
+void set_in_group(ParamGroup& group, std::string_view name, const Value& value, std::string_view origin);
+// `text` is a TOML array of inline tables.
+std::vector<ParamGroup> parse_param_groups(std::string_view text, std::string_view origin);
 
 }  // namespace flambeau::train

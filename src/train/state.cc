@@ -88,28 +88,25 @@ models::NamedTensors read_hugging_face(const fs::path& folder) {
 
 }  // namespace
 
-checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device) {
+checkpoint::State collect_state(const Config& config, const models::Model& model, const Optimizer& optimizer, at::Device device) {
   checkpoint::State state;
   state.model = model_name(config);
   const nn::Parameters& parameters = model.parameters();
-  const std::vector<at::Tensor> values = parameters.rows_of(parameters.tensors()), exp_avg = parameters.rows_of(optimizer.exp_avg()),
-                                exp_avg_sq = parameters.rows_of(optimizer.exp_avg_sq());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters.all()[i].name;
-    state.parameters.emplace_back(name, values[i]);
-    state.optimizer.emplace_back(name + ".exp_avg", exp_avg[i]);
-    state.optimizer.emplace_back(name + ".exp_avg_sq", exp_avg_sq[i]);
-  }
+  const auto collect = [&](const std::vector<at::Tensor>& like_physical, std::string_view suffix, checkpoint::NamedTensors& out) {
+    const std::vector<at::Tensor> rows = parameters.rows_of(like_physical);
+    for (size_t i = 0; i < rows.size(); ++i) out.emplace_back(fmt::format("{}{}", parameters.all()[i].name, suffix), rows[i]);
+  };
+  collect(parameters.tensors(), "", state.parameters);
+  for (const Optimizer::State& s : optimizer.states()) collect(s.tensors, "." + s.name, state.optimizer);
   state.optimizer.emplace_back(random_name(device), at::globalContext().defaultGenerator(device).get_state());
   return state;
 }
 
-void restore_state(const checkpoint::State& state, const fs::path& where, models::Model& model, AdamW& optimizer,
+void restore_state(const checkpoint::State& state, const fs::path& where, models::Model& model, Optimizer& optimizer,
                    at::Device device) {
   restore_parameters(state.parameters, where / "model.safetensors", model);
   const Lookup lookup(state.optimizer, where / "optimizer.safetensors");
-  restore(lookup, model.parameters(), optimizer.exp_avg(), ".exp_avg");
-  restore(lookup, model.parameters(), optimizer.exp_avg_sq(), ".exp_avg_sq");
+  for (const Optimizer::State& s : optimizer.states()) restore(lookup, model.parameters(), s.tensors, "." + s.name);
   // A run that moves to another kind of device starts that device's generator from the seed.
   if (lookup.contains(random_name(device))) {
     at::Generator generator = at::globalContext().defaultGenerator(device);

@@ -6,16 +6,16 @@
 
 #include "checkpoint/folder.h"
 #include "models/model.h"
-#include "train/adamw.h"
+#include "train/optimizer.h"
 #include "train/config.h"
 
 namespace flambeau::train {
 
 // The live tensors under the names of a checkpoint. Layers that lie stacked are copied to the CPU, nothing else is copied.
-checkpoint::State collect_state(const Config& config, const models::Model& model, const AdamW& optimizer, at::Device device);
+checkpoint::State collect_state(const Config& config, const models::Model& model, const Optimizer& optimizer, at::Device device);
 
 // Copies a loaded state into the live tensors. InvalidArgument (with `where`) when a tensor is missing or has another shape.
-void restore_state(const checkpoint::State& state, const std::filesystem::path& where, models::Model& model, AdamW& optimizer,
+void restore_state(const checkpoint::State& state, const std::filesystem::path& where, models::Model& model, Optimizer& optimizer,
                    at::Device device);
 
 // Only the parameters, from a step folder of ours or a Hugging Face folder.

@@ -66,7 +66,7 @@ Tensors TokenBatch::on(at::Device device) const {
 
 // ---- training -------------------------------------------------------------------------------------------------------------
 
-TrainStep::TrainStep(models::Model& model, AdamW& optimizer, at::Device device, StepOptions options)
+TrainStep::TrainStep(models::Model& model, Optimizer& optimizer, at::Device device, StepOptions options)
     : model_(model), optimizer_(optimizer), device_(device), options_(options),
       capture_("train_step", [this](const Tensors& inputs) { return record(inputs); }) {}
 
@@ -103,16 +103,16 @@ Tensors TrainStep::record(const Tensors& inputs) {
   return {at::stack({loss, clip.norm, finite.to(at::kFloat)}), clip.squares};
 }
 
-Tensors TrainStep::inputs(const TokenBatch& batch, double lr, int64_t step) const {
+Tensors TrainStep::inputs(const TokenBatch& batch, double lr_factor, int64_t step) const {
   Tensors out = batch.on(device_);
   FLAMBEAU_CHECK(out.size() == batch_inputs(options_), "batches have documents when the step was made for them");
-  out.push_back(optimizer_.scalars(lr, step).to(device_));
+  out.push_back(optimizer_.numbers(lr_factor, step).to(device_));
   return out;
 }
 
 void TrainStep::prepare(const TokenBatch& example) { capture_.prepare(inputs(example, 0, 1)); }
 
-void TrainStep::start(const TokenBatch& batch, double lr, int64_t step) { pending_ = capture_(inputs(batch, lr, step)); }
+void TrainStep::start(const TokenBatch& batch, double lr_factor, int64_t step) { pending_ = capture_(inputs(batch, lr_factor, step)); }
 
 StepResult TrainStep::finish() {
   const at::Tensor metrics = pending_.at(0).cpu();

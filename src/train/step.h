@@ -13,7 +13,7 @@
 
 #include "device/capture.h"
 #include "models/model.h"
-#include "train/adamw.h"
+#include "train/optimizer.h"
 
 namespace flambeau::train {
 
@@ -42,23 +42,23 @@ struct StepResult {
 class TrainStep {
  public:
   // All live as long as this.
-  TrainStep(models::Model& model, AdamW& optimizer, at::Device device, StepOptions options);
+  TrainStep(models::Model& model, Optimizer& optimizer, at::Device device, StepOptions options);
 
   // Records and compiles for batches like `example`; runs nothing.
   void prepare(const TokenBatch& example);
 
-  // Starts step `step` (from 1) with learning rate `lr`; on `tpu` this returns before it has run.
-  void start(const TokenBatch& batch, double lr, int64_t step);
+  // Starts step `step` (from 1) with the schedule's factor on the learning rates; on `tpu` this returns before it has run.
+  void start(const TokenBatch& batch, double lr_factor, int64_t step);
   // Waits for the step that was started.
   StepResult finish();
 
  private:
   std::vector<at::Tensor> record(const std::vector<at::Tensor>& inputs);
   std::vector<at::Tensor> loss_and_gradients(const std::vector<at::Tensor>& batch);
-  std::vector<at::Tensor> inputs(const TokenBatch& batch, double lr, int64_t step) const;
+  std::vector<at::Tensor> inputs(const TokenBatch& batch, double lr_factor, int64_t step) const;
 
   models::Model& model_;
-  AdamW& optimizer_;
+  Optimizer& optimizer_;
   at::Device device_;
   StepOptions options_;
   std::vector<at::Tensor> pending_;

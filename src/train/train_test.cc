@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "train/adamw.h"
 #include "train/config.h"
 #include "train/metrics.h"
+#include "train/optimizer.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -62,6 +62,27 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[activation_checkpoint]\nselective_ops = [1]\n", {"activation_checkpoint.selective_ops", "array"}},
       {"[activation_checkpoint]\nmode = \"budget\"\n", {"activation_checkpoint.mode", "model.scan = true"}},
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
+      {"device = \"cpu\"\n[debug]\nvirtual_devices = 8\n", {"debug.virtual_devices", "expected 1", "got 8", "device = \"tpu\""}},
+      {"[debug]\nvirtual_devices = 0\n", {"debug.virtual_devices", "at least 1"}},
+      {"[parallelism]\ndata_parallel_shard_degree = 0\n", {"parallelism.data_parallel_shard_degree", "-1", "got 0"}},
+      {"[parallelism]\ntensor_parallel_degree = 0\n", {"parallelism.tensor_parallel_degree", "at least 1", "got 0"}},
+      {"[parallelism]\nfsdp_reshard_after_forward = \"sometimes\"\n", {"fsdp_reshard_after_forward", "default", "always", "never", "sometimes"}},
+      {"[optimizer]\nname = \"Lion\"\n", {"optimizer.name", "AdamW", "SGD", "Lion"}},
+      {"[optimizer]\nstate_dtype = \"float16\"\n", {"optimizer.state_dtype", "bfloat16", "float16"}},
+      {"[optimizer]\nmomentum = 0.9\n", {"optimizer.momentum", "AdamW", "0.9", "SGD"}},
+      {"[optimizer]\ndampening = 0.5\n", {"optimizer.dampening", "AdamW", "0.5", "SGD"}},
+      {"[optimizer]\nnesterov = true\n", {"optimizer.nesterov", "AdamW", "SGD"}},
+      {"[optimizer]\nname = \"SGD\"\nnesterov = true\n", {"optimizer.nesterov", "momentum above 0", "momentum 0", "momentum = 0.9"}},
+      {"[optimizer]\nparam_groups = 3\n", {"c.toml:2", "optimizer.param_groups", "array of tables", "got 3"}},
+      {"[optimizer]\nparam_groups = [3]\n", {"c.toml:2", "optimizer.param_groups", "expected tables"}},
+      {"[[optimizer.param_groups]]\nlr = 1.0\n", {"c.toml:1", "expected a pattern"}},
+      {"[[optimizer.param_groups]]\npattern = \"(\"\n", {"c.toml:1", "regular expression", "\"(\""}},
+      {"[[optimizer.param_groups]]\npattern = 3\n", {"pattern", "got 3"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nrate = 1.0\n", {"unknown key rate", "lr, weight_decay"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nlr = [1]\n", {"one value for lr"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nlr = -1\n", {"optimizer.param_groups", "optimizer.lr", "at least 0", "-1"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nmomentum = 0.5\n", {"optimizer.param_groups", "no momentum with AdamW", "\"a\""}},
+      {"[optimizer]\nname = \"SGD\"\n[[optimizer.param_groups]]\npattern = \"a\"\neps = 0.5\n", {"no eps with SGD"}},
       {"[training\n", {"c.toml:1", "not TOML"}},
   };
   for (const auto& c : cases) {
@@ -83,6 +104,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   set_from_text(config, "optimizer.lr", "1e-3");
   set_from_text(config, "lr_scheduler.decay_ratio", "0.5");
   set_from_text(config, "checkpoint.enable", "true");
+  set_from_text(config, "optimizer.param_groups", R"([{pattern = '\.norm"', weight_decay = 0}, {pattern = "b", lr = 1e-5, beta1 = 0.5, eps = 0.25}])");
   set_from_text(config, "sampling.prompt", "a \"b\"\n\\\x1b\x7f");
   set_from_text(config, "training.sequences_per_microbatch", "3");
   set_from_text(config, "training.sequences_per_train_step", "6");
@@ -93,6 +115,11 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   EXPECT_EQ(to_toml(again), to_toml(config));
   EXPECT_EQ(batching(again).tokens_per_step(), 6 * 2048);
   EXPECT_EQ(again.training.steps, 7);
+  ASSERT_EQ(again.optimizer.param_groups.size(), 2);
+  EXPECT_EQ(again.optimizer.param_groups[0].pattern, "\\.norm\"");
+  EXPECT_EQ(again.optimizer.param_groups[0].weight_decay, 0);
+  EXPECT_FALSE(again.optimizer.param_groups[0].lr.has_value());
+  EXPECT_EQ(again.optimizer.param_groups[1].lr, 1e-5);
   EXPECT_EQ(again.sampling.prompt, "a \"b\"\n\\\x1b\x7f");
   EXPECT_EQ(again.debug.seed, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(again.lr_scheduler.decay_ratio, 0.5);
@@ -122,6 +149,8 @@ TEST(Config, OverridesAreChecked) {
   EXPECT_THROW(set_from_text(config, "training.steps", ""), InvalidArgument);
   EXPECT_THROW(set_from_text(config, "checkpoint.enable", "yes"), InvalidArgument);
   EXPECT_THROW(set_from_text(config, "optimizer.lr", "inf"), InvalidArgument);
+  EXPECT_THROW(set_from_text(config, "optimizer.param_groups", "norm"), InvalidArgument);
+  EXPECT_THROW(set_from_text(config, "optimizer.param_groups", "[]\n[training]\nsteps = 3"), InvalidArgument);
   EXPECT_TRUE(is_bool_key("checkpoint.enable"));
   EXPECT_FALSE(is_bool_key("training.steps"));
 }
@@ -182,7 +211,9 @@ struct Small {
   Small() : model(models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48})) {
     model->parameters().initialize(5, at::kCPU);
     model->prepare(at::kCPU, 16);
-    optimizer.emplace(model->parameters().tensors(), AdamWOptions{});
+    std::vector<OptimizerTarget> targets;
+    for (const at::Tensor& t : model->parameters().tensors()) targets.push_back({t, {0}});
+    optimizer.emplace(OptimizerOptions{}, std::vector{Hyperparameters{.lr = 1e-3}}, std::move(targets));
     at::manual_seed(3);
     batch.tokens = at::randint(0, 64, {4, 2, 16}, at::kLong);
     batch.labels = at::randint(0, 64, {4, 2, 16}, at::kLong);
@@ -190,11 +221,11 @@ struct Small {
   }
   StepResult step(const TokenBatch& b, int64_t n = 1) {
     TrainStep train(*model, *optimizer, at::kCPU, {});
-    train.start(b, 1e-3, n);
+    train.start(b, 1, n);
     return train.finish();
   }
   std::unique_ptr<models::Model> model;
-  std::optional<AdamW> optimizer;
+  std::optional<Optimizer> optimizer;
   TokenBatch batch;
 };
 
@@ -207,7 +238,7 @@ TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
   EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
   for (size_t i = 0; i < whole.model->parameters().size(); ++i) {
     const nn::Parameter& p = accumulated.model->parameters().all()[i];
-    EXPECT_TRUE(at::allclose(accumulated.optimizer->exp_avg()[i], whole.optimizer->exp_avg()[i], 1e-3, 1e-7)) << p.name;
+    EXPECT_TRUE(at::allclose(accumulated.optimizer->states()[0].tensors[i], whole.optimizer->states()[0].tensors[i], 1e-3, 1e-7)) << p.name;
     EXPECT_TRUE(at::allclose(accumulated.model->parameters().tensors()[i], whole.model->parameters().tensors()[i], 1e-3, 1e-4)) << p.name;
   }
 }
@@ -223,7 +254,7 @@ TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
   size_t i = 0;
   for (const at::Tensor& t : small.model->parameters().tensors()) {
     EXPECT_TRUE(at::allclose(t, before[i], 0, 0, /*equal_nan=*/true)) << i;
-    EXPECT_EQ(small.optimizer->exp_avg()[i].abs().max().item<float>(), 0) << i;
+    EXPECT_EQ(small.optimizer->states()[0].tensors[i].abs().max().item<float>(), 0) << i;
     ++i;
   }
   EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter " + small.model->parameters().all()[3].name);

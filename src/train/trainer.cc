@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "flambeau_version.h"
 #include "runtime/engine.h"
+#include "train/param_groups.h"
 #include "train/sampler.h"
 #include "train/state.h"
 
@@ -72,6 +73,7 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
     raise_in_config(config, fmt::format("training.max_context_length: expected at most the {} of the model, got {}; lower it",
                                         model->max_context(), config.training.max_context_length));
   }
+  describe_optimizer(config, *model);  // groups without parameters are found before there are tensors
   return model;
 }
 
@@ -108,9 +110,7 @@ Trainer::Trainer(Config config)
            model_->causal_flops_per_token(context));
   model_->parameters().initialize(static_cast<uint64_t>(config_.debug.seed), device_);
   model_->prepare(device_, context);
-  optimizer_.emplace(model_->parameters().tensors(),
-                     AdamWOptions{.beta1 = config_.optimizer.beta1, .beta2 = config_.optimizer.beta2,
-                                  .epsilon = config_.optimizer.eps, .weight_decay = config_.optimizer.weight_decay});
+  optimizer_.emplace(make_optimizer(config_, *model_));
   resume();
   loader_.emplace(*datasets_.train, data::LoaderOptions{.global_batch = batching_.sequences * batching_.accumulation}, at_.cursor);
   if (!config_.metrics.jsonl.empty()) metrics_file_.emplace(config_.metrics.jsonl, at_.step);
@@ -222,7 +222,7 @@ std::optional<TokenBatch> Trainer::next_batch() {
 
 void Trainer::train_step(const TokenBatch& batch, int64_t step, StepResult& result, std::optional<TokenBatch>& next) {
   const Clock::time_point start = Clock::now();
-  train_step_->start(batch, config_.optimizer.lr * schedule_.factor(step - 1), step);
+  train_step_->start(batch, schedule_.factor(step - 1), step);
   if (step < config_.training.steps) next = next_batch();  // while the device works
   result = train_step_->finish();
   const double seconds = seconds_since(start);

@@ -12,11 +12,11 @@
 #include "base/error.h"
 #include "checkpoint/folder.h"
 #include "models/model.h"
-#include "train/adamw.h"
 #include "train/config.h"
 #include "train/datasets.h"
 #include "train/interrupt.h"
 #include "train/metrics.h"
+#include "train/optimizer.h"
 #include "train/parallelism.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -70,7 +70,7 @@ class Trainer {
   Degrees degrees_;
   Batching batching_;
   Datasets datasets_;
-  std::optional<AdamW> optimizer_;
+  std::optional<Optimizer> optimizer_;
   std::optional<TrainStep> train_step_;
   std::optional<EvalStep> eval_step_;
   std::optional<SampleStep> sample_step_;

@@ -3,8 +3,9 @@
 //   train_reference model cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; family and sizes in the
 //                                           metadata.
 //                                           OUT: logits, loss (sum / valid tokens), gradients under the same names
-//   train_reference adamw cpu|tpu IN OUT    IN: parameter.NAME, gradient.STEP.NAME; options in the metadata.
-//                                           OUT: parameter.NAME after all steps, norm.STEP and factor.STEP of the clipping
+//   train_reference optimizer cpu|tpu IN OUT    IN: parameter.NAME, gradient.STEP.NAME; in the metadata a configuration file, and
+//                                               whether the parameters, of one shape, are updated stacked.
+//                                               OUT: parameter.NAME after all steps, norm.STEP and factor.STEP of the clipping
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,7 +15,8 @@
 #include "device/device.h"
 #include "models/model.h"
 #include "nn/loss.h"
-#include "train/adamw.h"
+#include "train/optimizer.h"
+#include "train/param_groups.h"
 
 namespace {
 
@@ -54,45 +56,57 @@ NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
   return out;
 }
 
-NamedTensors adamw(at::Device device, const SafetensorsReader& in) {
-  const auto number = [&](const char* key) { return std::stod(in.metadata().at(key)); };
+NamedTensors optimizer_steps(at::Device device, const SafetensorsReader& in) {
+  const train::Config config = train::load_config(in.metadata().at("config"));
+  const bool stacked = in.metadata().at("stacked") == "1";
   std::vector<std::string> names;
-  Tensors parameters;
   for (const auto& [name, info] : in.tensors()) {
-    if (!name.starts_with("parameter.")) continue;
-    names.push_back(name.substr(10));
-    parameters.push_back(in.read(name).to(device));
+    if (name.starts_with("parameter.")) names.push_back(name.substr(10));
   }
-  train::AdamW optimizer(parameters, {.beta1 = number("beta1"), .beta2 = number("beta2"), .epsilon = number("eps"),
-                                      .weight_decay = number("weight_decay")});
+  // What is read as PREFIX.NAME, one tensor a target.
+  const auto read = [&](const std::string& prefix) {
+    Tensors out;
+    for (const std::string& name : names) out.push_back(in.read(prefix + "." + name));
+    if (stacked) out = {at::stack(out)};
+    for (at::Tensor& t : out) t = t.to(device);
+    return out;
+  };
+  const Tensors parameters = read("parameter");
+  const std::vector<size_t> groups = train::assign_groups(names, config.optimizer.param_groups);
+  std::vector<train::OptimizerTarget> targets;
+  for (size_t i = 0; i < parameters.size(); ++i) targets.push_back({parameters[i], stacked ? groups : std::vector{groups[i]}});
+  train::Optimizer optimizer(train::optimizer_options(config.optimizer), train::group_hyperparameters(config.optimizer), targets);
+
   device::Capture update("reference", [&](const Tensors& inputs) -> Tensors {
     Tensors gradients(inputs.begin() + 1, inputs.end());
-    const train::Clip clip = train::clip_factor(gradients, number("max_norm"));
+    const train::Clip clip = train::clip_factor(gradients, config.training.max_norm);
     for (at::Tensor& g : gradients) g = g * clip.factor;
     optimizer.update(gradients, inputs[0], at::isfinite(clip.norm));
     return {clip.norm, clip.factor};
   });
   NamedTensors out;
   for (int64_t step = 1; in.tensors().contains(fmt::format("gradient.{}.{}", step, names.at(0))); ++step) {
-    Tensors inputs{optimizer.scalars(number("lr"), step).to(device)};
-    for (const std::string& name : names) inputs.push_back(in.read(fmt::format("gradient.{}.{}", step, name)).to(device));
+    Tensors inputs = read(fmt::format("gradient.{}", step));
+    inputs.insert(inputs.begin(), optimizer.numbers(/*lr_factor=*/1.0 / static_cast<double>(step), step).to(device));
     const Tensors results = update(inputs);
     out.emplace_back(fmt::format("norm.{}", step), results[0].cpu());
     out.emplace_back(fmt::format("factor.{}", step), results[1].cpu());
   }
-  for (size_t i = 0; i < names.size(); ++i) out.emplace_back("parameter." + names[i], parameters[i].cpu());
+  for (size_t i = 0; i < names.size(); ++i) {
+    out.emplace_back("parameter." + names[i], stacked ? parameters[0].cpu()[static_cast<int64_t>(i)].clone() : parameters[i].cpu());
+  }
   return out;
 }
 
 int run(const std::vector<std::string>& words) {
-  if (words.size() != 4) raise<InvalidArgument>("train_reference: expected model|adamw cpu|tpu IN OUT");
+  if (words.size() != 4) raise<InvalidArgument>("train_reference: expected model|optimizer cpu|tpu IN OUT");
   at::Device device = at::kCPU;
   if (words[1] == "tpu") {
     device::initialize();
     device = device::tpu();
   }
   const SafetensorsReader in(words[2]);
-  checkpoint::write_safetensors(words[3], words[0] == "model" ? model_step(device, in) : adamw(device, in));
+  checkpoint::write_safetensors(words[3], words[0] == "model" ? model_step(device, in) : optimizer_steps(device, in));
   return 0;
 }
 
