@@ -97,7 +97,7 @@ endfunction()
 function(_flambeau_extras target)
   string(REGEX REPLACE "_test(ing)?$" "" folder ${target})
   if(folder STREQUAL "pjrt")
-    target_link_libraries(${target} PRIVATE pjrt_headers dl)
+    target_link_libraries(${target} PRIVATE pjrt_headers PkgConfig::zstd dl)
   elseif(folder STREQUAL "base")
     target_link_libraries(${target} PRIVATE PkgConfig::xxhash)
   elseif(folder STREQUAL "runtime" AND target MATCHES "_test$")
@@ -141,12 +141,19 @@ function(flambeau_executable name folder)
   _flambeau_headers(${name} ON)
 endfunction()
 
-# A program that Python tests run.
-function(flambeau_torch_program name folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
-  add_executable(${name} ${sources})
+# A small program in one file, `folder`/`name`.cc.
+function(_flambeau_program name folder uses_torch)
+  add_executable(${name} ${CMAKE_SOURCE_DIR}/${folder}/${name}.cc)
   target_link_libraries(${name} PRIVATE flambeau_options ${ARGN})
-  _flambeau_headers(${name} ON)
+  _flambeau_headers(${name} ${uses_torch})
+endfunction()
+
+function(flambeau_program name folder)
+  _flambeau_program(${name} ${folder} OFF ${ARGN})
+endfunction()
+
+function(flambeau_torch_program name folder)
+  _flambeau_program(${name} ${folder} ON ${ARGN})
 endfunction()
 
 # A program of bench/ in one file, built only when it is asked for by name.

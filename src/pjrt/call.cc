@@ -1,5 +1,7 @@
 #include "pjrt/call.h"
 
+#include "pjrt/pjrt.h"
+
 namespace flambeau::pjrt {
 
 thread_local int CallbackScope::depth_ = 0;
@@ -49,7 +51,9 @@ std::string take_error_text(const PJRT_Api* api, PJRT_Error* error) {
 }
 
 void raise_error(const PJRT_Api* api, std::string_view where, PJRT_Error* error) {
-  raise<PluginError>("[pjrt.{}] {}", where, take_error_text(api, error));
+  const std::string text = take_error_text(api, error);
+  if (text.starts_with("RESOURCE_EXHAUSTED")) raise<OutOfMemory>("[pjrt.{}] {}", where, text);
+  raise<PluginError>("[pjrt.{}] {}", where, text);
 }
 
 void raise_missing(const PJRT_Api* api, std::string_view where) {

@@ -39,7 +39,7 @@ bool offers(const PJRT_Api* api) {
 // "CODE: the plugin's text" of an error that the caller owns, and frees it. Empty for null.
 std::string take_error_text(const PJRT_Api* api, PJRT_Error* error);
 
-// Raises PluginError "[pjrt.<where>] ..." for an error that the caller owns.
+// Raises PluginError, or OutOfMemory, "[pjrt.<where>] ..." for an error that the caller owns.
 [[noreturn]] void raise_error(const PJRT_Api* api, std::string_view where, PJRT_Error* error);
 [[noreturn]] void raise_missing(const PJRT_Api* api, std::string_view where);
 
@@ -54,6 +54,16 @@ ArgsOf<Slot> call(const PJRT_Api* api, std::string_view where, Fill&& fill) {
   if (PJRT_Error* error = (api->*Slot)(&args)) [[unlikely]]
     raise_error(api, where, error);
   return args;
+}
+
+// The plugin's extension of a type, where it has one whose struct reaches as far as `size`; else null.
+template <class Extension>
+const Extension* find_extension(const PJRT_Api* api, PJRT_Extension_Type type, size_t size) {
+  for (PJRT_Extension_Base* extension = api->extension_start; extension != nullptr; extension = extension->next) {
+    if (extension->type != type) continue;
+    return extension->struct_size < size ? nullptr : reinterpret_cast<const Extension*>(extension);
+  }
+  return nullptr;
 }
 
 // Once the process has begun to exit, the plugin's own globals may be gone: what is dropped from then on is left to the

@@ -1,7 +1,7 @@
 #include "pjrt/compiled.h"
 
+#include "base/wire.h"
 #include "pjrt/call.h"
-#include "pjrt/proto.h"
 
 namespace flambeau::pjrt {
 

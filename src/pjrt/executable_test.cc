@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "pjrt/proto.h"
+#include "base/wire.h"
 #include "pjrt/test_util.h"
 
 namespace flambeau::pjrt {

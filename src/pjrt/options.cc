@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/wire.h"
 #include "pjrt/pjrt.h"
-#include "pjrt/proto.h"
 
 namespace flambeau::pjrt {
 namespace {

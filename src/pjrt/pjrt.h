@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 
 struct PJRT_Api;
 struct PJRT_Client;
@@ -36,6 +37,13 @@ struct PJRT_LoadedExecutable;
 struct PJRT_TopologyDescription;
 
 namespace flambeau::pjrt {
+
+// The plugin has not enough memory (RESOURCE_EXHAUSTED): a buffer or a program does not fit a device. A compiler's text
+// says how much was needed.
+class OutOfMemory : public PluginError {
+ public:
+  using PluginError::PluginError;
+};
 
 // A named option or attribute of a plugin, client, device or topology.
 using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
@@ -269,9 +277,14 @@ class Topology {
     std::string serialized;  // empty where refused
   };
   Compiled compile(std::string_view program, const CompileOptions& options) const;
+  // The compiler's first phase alone, a fraction of compile's time: partitioned, optimized, fused and scheduled, with
+  // memory assigned (a program that does not fit is OutOfMemory), but no code. A serialized xla.HloModuleProto.
+  // PluginError where the plugin does not compile in phases: only TPU's does.
+  std::string first_phase(std::string_view program, const CompileOptions& options) const;
 
  private:
   Topology() = default;
+  std::string serialized_options(const CompileOptions& options) const;
   const Plugin* plugin_ = nullptr;
   PJRT_TopologyDescription* handle_ = nullptr;
   std::string platform_name_;

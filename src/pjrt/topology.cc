@@ -62,7 +62,8 @@ Topology::~Topology() {
   release<&PJRT_Api::PJRT_TopologyDescription_Destroy>(plugin_->api(), [&](auto& a) { a.topology = handle_; });
 }
 
-Topology::Compiled Topology::compile(std::string_view program, const CompileOptions& options) const {
+// With the first devices of the topology, where the options name none.
+std::string Topology::serialized_options(const CompileOptions& options) const {
   CompileOptions filled = options;
   const auto count = static_cast<size_t>(options.num_replicas) * static_cast<size_t>(options.num_partitions);
   if (!options.portable && options.device_ids.empty()) {
@@ -72,7 +73,11 @@ Topology::Compiled Topology::compile(std::string_view program, const CompileOpti
     }
     for (size_t i = 0; i < count; ++i) filled.device_ids.push_back(devices_[i].id);
   }
-  const std::string serialized_options = filled.to_proto();
+  return filled.to_proto();
+}
+
+Topology::Compiled Topology::compile(std::string_view program, const CompileOptions& options) const {
+  const std::string serialized = serialized_options(options);
   constexpr std::string_view kFormat = "mlir";
   PJRT_Program text{};
   text.struct_size = sizeof(text);
@@ -84,8 +89,8 @@ Topology::Compiled Topology::compile(std::string_view program, const CompileOpti
   const auto args = call<&PJRT_Api::PJRT_Compile>(api, "compile", [&](auto& a) {
     a.topology = handle_;
     a.program = &text;
-    a.compile_options = serialized_options.data();
-    a.compile_options_size = serialized_options.size();
+    a.compile_options = serialized.data();
+    a.compile_options_size = serialized.size();
   });
   const pjrt::Compiled compiled(api, args.executable);
   Compiled result{.optimized_hlo = compiled.optimized_hlo(), .memory = compiled.memory_stats(), .serialized = {}};

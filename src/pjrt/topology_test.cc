@@ -5,8 +5,9 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "pjrt/proto.h"
+#include "base/wire.h"
 #include "pjrt/test_util.h"
+#include "pjrt/topology_compiler.h"
 
 namespace flambeau::pjrt {
 namespace {
@@ -26,12 +27,7 @@ const std::string kProduct = module(R"(
 
 // Runs in a process of its own: libtpu wants its environment set before it is loaded.
 void compile_for_v5e() {
-  for (const char* name : {"TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"}) setenv(name, "1", 1);
-  setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4", 1);
-  setenv("TPU_WORKER_ID", "0", 1);
-  setenv("TPU_WORKER_HOSTNAMES", "localhost", 1);
-  unsetenv("XLA_FLAGS");
-  unsetenv("LIBTPU_INIT_ARGS");
+  prepare_to_compile_for_tpu();
   const Plugin& plugin = Plugin::load(find_plugin("tpu"));
   const auto topology = Topology::create(plugin, "v5e:2x2x1");
   EXPECT_EQ(topology->platform_name(), "tpu");
@@ -49,6 +45,10 @@ void compile_for_v5e() {
   EXPECT_GE(compiled.memory.total, compiled.memory.argument);
   EXPECT_FALSE(compiled.serialized.empty());
   EXPECT_THAT(message_of<PluginError>([&] { topology->compile("nonsense", {}); }), HasSubstr("[pjrt.compile]"));
+  const std::string module = topology->first_phase(kProduct, {.num_partitions = 4});
+  EXPECT_EQ(proto_field(module, 1), "m");
+  EXPECT_FALSE(proto_field(module, 7).empty()) << "a schedule";
+  EXPECT_THAT(message_of<PluginError>([&] { topology->first_phase("nonsense", {}); }), HasSubstr("[pjrt.first_phase]"));
   EXPECT_THAT(message_of<PluginError>([&] { Topology::create(plugin, "v99:2x2"); }), HasSubstr("[pjrt.topology]"));
 }
 

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "pjrt/proto.h"
+#include "base/wire.h"
 
 namespace flambeau::pjrt::fake {
 namespace {

@@ -1,4 +1,7 @@
-// As much of the protocol buffers wire format as two messages of XLA need. Internal to src/pjrt.
+// The protocol buffers wire format, as much of it as XLA's messages need. Linking protocol buffers and XLA's message
+// definitions would pin us to a version of both.
+//
+// Messages that are read may be hostile: every size is checked against what is left, nothing recurses.
 #pragma once
 
 #include <bit>
@@ -6,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace flambeau::pjrt {
+namespace flambeau {
 
 // Appends fields to a serialized message.
 class ProtoWriter {
@@ -39,21 +42,27 @@ class ProtoWriter {
   std::string bytes_;
 };
 
-// Goes through the fields of a serialized message; stops at its end or where it is broken.
+// Goes through the fields of a serialized message; stops at its end or where it is broken, and broken() tells which.
 //
 //   for (ProtoReader reader(message); reader.next();) use(reader.field(), reader.bytes());
 class ProtoReader {
  public:
   explicit ProtoReader(std::string_view message) : rest_(message) {}
   bool next();
+  bool broken() const { return broken_; }
   int field() const { return field_; }
   uint64_t integer() const { return integer_; }      // of an integer field, else 0
   std::string_view bytes() const { return bytes_; }  // of a string, message or packed field, else empty
+  bool is_bytes() const { return wire_type_ == 2; }  // such a field, if an empty one
   static bool take_varint(std::string_view& from, uint64_t& value);
 
  private:
+  bool take_field();
+
   std::string_view rest_;
+  bool broken_ = false;
   int field_ = 0;
+  int wire_type_ = 0;
   uint64_t integer_ = 0;
   std::string_view bytes_;
 };
@@ -61,4 +70,4 @@ class ProtoReader {
 // The bytes of the first field `field` that has some; empty when there is none.
 std::string_view proto_field(std::string_view message, int field);
 
-}  // namespace flambeau::pjrt
+}  // namespace flambeau

@@ -1,6 +1,6 @@
-#include "pjrt/proto.h"
+#include "base/wire.h"
 
-namespace flambeau::pjrt {
+namespace flambeau {
 
 bool ProtoReader::take_varint(std::string_view& from, uint64_t& value) {
   value = 0;
@@ -14,12 +14,20 @@ bool ProtoReader::take_varint(std::string_view& from, uint64_t& value) {
 }
 
 bool ProtoReader::next() {
+  if (broken_ || rest_.empty()) return false;
+  broken_ = !take_field();
+  return !broken_;
+}
+
+bool ProtoReader::take_field() {
   uint64_t tag = 0;
   integer_ = 0;
   bytes_ = {};
-  if (!take_varint(rest_, tag)) return false;
+  // Field numbers end at 2^29 - 1.
+  if (!take_varint(rest_, tag) || tag >> 3 == 0 || tag >> 32 != 0) return false;
   field_ = static_cast<int>(tag >> 3);
-  switch (tag & 7) {
+  wire_type_ = static_cast<int>(tag & 7);
+  switch (wire_type_) {
     case 0: return take_varint(rest_, integer_);
     case 2: {
       uint64_t size = 0;
@@ -30,7 +38,7 @@ bool ProtoReader::next() {
     }
     case 1:
     case 5: {
-      const size_t size = (tag & 7) == 1 ? 8 : 4;
+      const size_t size = wire_type_ == 1 ? 8 : 4;
       if (size > rest_.size()) return false;
       rest_.remove_prefix(size);
       return true;
@@ -46,4 +54,4 @@ std::string_view proto_field(std::string_view message, int field) {
   return {};
 }
 
-}  // namespace flambeau::pjrt
+}  // namespace flambeau

@@ -1,0 +1,194 @@
+#include "pjrt/topology_compiler.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "pjrt/topology_job.h"
+
+namespace flambeau::pjrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ---- the parent -------------------------------------------------------------------------------------------------------
+
+// A fresh folder that goes away.
+class JobFolder {
+ public:
+  JobFolder() {
+    std::string name = (fs::temp_directory_path() / "flambeau_compile_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) raise<IoError>("cannot make a folder {}: {}", name, std::strerror(errno));
+    path_ = name;
+  }
+  ~JobFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+fs::path compiler_program() {
+  if (const char* named = std::getenv("FLAMBEAU_TOPOLOGY_COMPILER"); named != nullptr && *named != '\0') return named;
+  std::error_code error;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "topology_compiler";
+  if (access(beside.c_str(), X_OK) != 0) {
+    raise<InvalidArgument>(
+        "[topology_compiler] expected the program {}; build it, or name it with FLAMBEAU_TOPOLOGY_COMPILER",
+        beside.string());
+  }
+  return beside;
+}
+
+// Starts `program folder` with its output in the folder's file `stderr`.
+pid_t spawn(const fs::path& program, const fs::path& folder) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  const std::string output = (folder / "stderr").string(), argument = folder.string();
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  std::string name = program.string();
+  char* arguments[] = {name.data(), const_cast<char*>(argument.c_str()), nullptr};
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, name.c_str(), &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) raise<InvalidArgument>("[topology_compiler] cannot start {}: {}", name, std::strerror(failed));
+  return child;
+}
+
+// The status of `waitpid`; none when the time was over and the child was ended.
+std::optional<int> wait_for(pid_t child, std::chrono::seconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  auto pause = std::chrono::milliseconds(1);
+  for (int status = 0;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) return status;
+    if (ended < 0 && errno != EINTR) raise<IoError>("cannot wait for the compiler's process: {}", std::strerror(errno));
+    if (std::chrono::steady_clock::now() >= deadline) {
+      kill(child, SIGKILL);
+      while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+      }
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(20));
+  }
+}
+
+// The last lines of what a compiler wrote, for a message.
+std::string_view last_lines(std::string_view text) {
+  constexpr size_t kMost = 2000;
+  if (text.size() <= kMost) return text;
+  const size_t line = text.find('\n', text.size() - kMost);
+  return text.substr(line == std::string_view::npos ? text.size() - kMost : line + 1);
+}
+
+// ---- the child ----------------------------------------------------------------------------------------------------------
+
+int64_t integer_of(const Attributes& attributes, const std::string& name) {
+  const auto found = attributes.find(name);
+  const int64_t* value = found == attributes.end() ? nullptr : std::get_if<int64_t>(&found->second);
+  return value == nullptr ? 0 : *value;
+}
+
+TopologyResult compile_here(const fs::path& folder) {
+  TopologyJob job = read_job(folder);
+  const Plugin& plugin = Plugin::load(job.plugin);
+  const auto topology = Topology::create(plugin, job.topology, job.attributes);
+  TopologyResult result;
+  result.device_count = static_cast<int>(topology->devices().size());
+  if (!topology->devices().empty()) {
+    const Device& first = topology->devices().front();
+    result.device_kind = first.kind;
+    result.device_memory = integer_of(first.attributes, "device_memory_bytes_limit");
+  }
+  if (job.whole) {
+    Topology::Compiled compiled = topology->compile(job.program, job.options);
+    result.optimized_hlo = std::move(compiled.optimized_hlo);
+    const MemoryStats& memory = compiled.memory;
+    result.memory = {.total = memory.total, .host = memory.host};
+  } else {
+    // The phase's output has no memory figures: XLA's own report has.
+    job.options.overrides.try_emplace("xla_dump_to", (folder / "dump").string());
+    job.options.overrides.try_emplace("xla_dump_hlo_as_text", true);
+    result.optimized_hlo = topology->first_phase(job.program, job.options);
+    result.memory = read_memory_report(folder / "dump");
+  }
+  return result;
+}
+
+}  // namespace
+
+TopologyResult compile_apart(const TopologyJob& job) {
+  const fs::path program = compiler_program();
+  const JobFolder folder;
+  write_job(folder.path(), job);
+  const auto status = wait_for(spawn(program, folder.path()), job.time_limit);
+  const std::string diagnostics = read_file(folder.path() / "stderr");
+  if (!status) {
+    raise<PluginError>("[topology_compiler] expected {} compiled for {} within {} s, and it was not; give it more time. {}",
+                       job.whole ? "the program" : "the first phase", job.topology, job.time_limit.count(),
+                       last_lines(diagnostics));
+  }
+  if (!fs::exists(folder.path() / "result")) {
+    const std::string how = WIFSIGNALED(*status)
+                                ? fmt::format("signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)))
+                                : fmt::format("exit code {}", WEXITSTATUS(*status));
+    raise<PluginError>("[topology_compiler] the compiler for {} ended with {} and no result. {}", job.topology, how,
+                       last_lines(diagnostics));
+  }
+  try {
+    TopologyResult result = read_result(folder.path());
+    result.diagnostics = diagnostics;
+    return result;
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const PluginError& error) {
+    if (diagnostics.empty()) throw;
+    raise<PluginError>("{}\n{}", error.what(), last_lines(diagnostics));  // some say there what was wrong
+  }
+}
+
+void prepare_to_compile_for_tpu() {
+  for (const char* name : {"TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"}) setenv(name, "1", /*overwrite=*/1);
+  setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4", 1);  // any: the topology is given by name
+  setenv("TPU_WORKER_ID", "0", 1);
+  setenv("TPU_WORKER_HOSTNAMES", "localhost", 1);
+  // Warnings to standard error; by default they go to files in a folder of the plugin's choice.
+  for (const char* name : {"TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL"}) setenv(name, "1", 1);
+  setenv("TPU_LOG_DIR", "disabled", 1);
+  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) unsetenv(name);
+}
+
+int run_topology_job(const fs::path& folder) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody wants the result of a parent that is gone
+  prepare_to_compile_for_tpu();
+  try {
+    write_result(folder, compile_here(folder));
+    return 0;
+  } catch (const OutOfMemory& error) {
+    write_failure(folder, JobEnd::OutOfMemory, error.what());
+  } catch (const InvalidArgument& error) {
+    write_failure(folder, JobEnd::Invalid, error.what());
+  } catch (const std::exception& error) {
+    write_failure(folder, JobEnd::Refused, error.what());
+  }
+  return 2;
+}
+
+}  // namespace flambeau::pjrt

@@ -1,0 +1,62 @@
+// Compiling for devices that are not there, in a process of its own.
+//
+// A compiler for a topology may end its process, hang, or take gigabytes, and it says some things only on standard error
+// ("Involuntary full rematerialization"). So it runs in a child: the program `topology_compiler`, with a time limit.
+// The two talk through files of a folder that is removed afterwards.
+//
+//   const TopologyResult compiled = compile_apart({.plugin = find_plugin("tpu"), .topology = "v5e:2x4",
+//                                                  .program = text, .options = {.num_partitions = 8}});
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "pjrt/pjrt.h"
+
+namespace flambeau::pjrt {
+
+struct TopologyJob {
+  std::filesystem::path plugin = {};  // its library
+  std::string topology = {};          // as Topology::create knows it
+  // Also as there. A TPU topology has no wrapped links unless "wrap" (a number for each dimension, 1 where it wraps) says
+  // so, and the compiler chooses other collectives then: give the true one.
+  Attributes attributes = {};
+  std::string program = {};  // StableHLO text
+  CompileOptions options = {};
+  bool whole = false;  // the whole compilation; else the first phase alone
+  std::chrono::seconds time_limit{600};
+};
+
+// What a program needs of one device's memory, in bytes.
+struct MemoryUsage {
+  int64_t total = 0;  // arguments and temporaries, outputs aliased where they can be: what must fit
+  int64_t host = 0;   // in the host's memory
+};
+
+struct TopologyResult {
+  std::string optimized_hlo = {};          // a serialized xla.HloModuleProto
+  std::optional<MemoryUsage> memory = {};  // none where the compiler does not tell
+  std::string diagnostics = {};            // what the compiler wrote to standard error
+  int device_count = 0;                    // of the topology
+  std::string device_kind = {};            // "TPU v5 lite"
+  int64_t device_memory = 0;               // bytes a program may use of one device; 0 where not told
+};
+
+// Compiles in a child and waits. OutOfMemory when the program does not fit a device; PluginError with the compiler's
+// text when it refuses the program or the topology, and with the end of what it wrote when it crashed or ran out of time;
+// InvalidArgument for impossible options and when the program `topology_compiler` is not beside the running one
+// (FLAMBEAU_TOPOLOGY_COMPILER may name it).
+TopologyResult compile_apart(const TopologyJob& job);
+
+// What `topology_compiler FOLDER` does: the job in the folder. Gives the process's exit code.
+int run_topology_job(const std::filesystem::path& folder);
+
+// What TPU's plugin wants of the environment of a process that has no TPU, before it is loaded: no queries, no lock. Its
+// warnings go to standard error.
+// Takes flags of XLA away: those that the plugin does not know would end the process.
+void prepare_to_compile_for_tpu();
+
+}  // namespace flambeau::pjrt

@@ -1,0 +1,208 @@
+// Compiling in a child: what it gives, and what becomes of one that crashes, hangs or lies.
+#include "pjrt/topology_compiler.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/wire.h"
+#include "pjrt/test_util.h"
+#include "pjrt/testing/fake_plugin.h"
+#include "pjrt/topology_job.h"
+
+namespace flambeau::pjrt {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// ---- a compiler made of a shell script ----------------------------------------------------------------------------------
+
+class ScriptedCompiler : public testing::Test {
+ protected:
+  void be(const std::string& script) {
+    const auto file = folder_.add("compiler", "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    setenv("FLAMBEAU_TOPOLOGY_COMPILER", file.c_str(), 1);
+  }
+  void TearDown() override { unsetenv("FLAMBEAU_TOPOLOGY_COMPILER"); }
+
+  TemporaryFolder folder_;
+  const TopologyJob job_{
+      .plugin = "plugin.so", .topology = "v5e:2x4", .program = "text", .time_limit = std::chrono::seconds(60)};
+};
+
+TEST_F(ScriptedCompiler, GivesTheResultAndWhatWasWritten) {
+  const TopologyResult want{.optimized_hlo = std::string("a\0b", 3),
+                            .memory = MemoryUsage{.total = int64_t{1} << 40, .host = 7},
+                            .device_count = 8,
+                            .device_kind = "TPU v5 lite",
+                            .device_memory = 16};
+  const TemporaryFolder prepared;
+  write_result(prepared.path, want);
+  be("echo to stdout; echo to stderr >&2; cp " + prepared.path.string() + "/* $1; cat $1/program >&2");
+  const TopologyResult got = compile_apart(job_);
+  EXPECT_EQ(got.optimized_hlo, want.optimized_hlo);
+  EXPECT_EQ(got.memory->total, want.memory->total);
+  EXPECT_EQ(got.memory->host, 7);
+  EXPECT_EQ(got.device_count, 8);
+  EXPECT_EQ(got.device_kind, want.device_kind);
+  EXPECT_EQ(got.device_memory, 16);
+  EXPECT_EQ(got.diagnostics, "to stdout\nto stderr\ntext");
+}
+
+TEST_F(ScriptedCompiler, FailsAsTheCompilerDid) {
+  const struct {
+    std::string script, want;
+  } kCases[] = {
+      {"kill -SEGV $$", "signal 11"},
+      {"echo a last word >&2; exit 3", "exit code 3 and no result. a last word"},
+      {"head -c 100000 /dev/zero | tr '\\0' 'x' >&2; echo; echo the end >&2; exit 1", "the end"},
+      {"echo '{\"end\":' > $1/result", "not whole"},
+      {"echo '[]' > $1/result", "not whole"},
+      {"echo '{\"end\":0}' > $1/result", "not whole"},
+      {"echo '{\"end\":3,\"text\":\"cannot\"}' > $1/result", "cannot"},
+  };
+  for (const auto& c : kCases) {
+    be(c.script);
+    const std::string message = message_of<PluginError>([&] { compile_apart(job_); });
+    EXPECT_THAT(message, HasSubstr(c.want));
+    EXPECT_LT(message.size(), 3000u);
+  }
+  be("echo '{\"end\":1,\"text\":\"too large\"}' > $1/result");
+  EXPECT_EQ(message_of<OutOfMemory>([&] { compile_apart(job_); }), "too large");
+  be("echo '{\"end\":2,\"text\":\"impossible\"}' > $1/result");
+  EXPECT_EQ(message_of<InvalidArgument>([&] { compile_apart(job_); }), "impossible");
+}
+
+TEST_F(ScriptedCompiler, IsEndedWhenItsTimeIsOver) {
+  be("echo still at it >&2; exec sleep 100");
+  TopologyJob job = job_;
+  job.time_limit = std::chrono::seconds(1);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }),
+              AllOf(HasSubstr("within 1 s"), HasSubstr("still at it")));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_F(ScriptedCompiler, MustBeThere) {
+  setenv("FLAMBEAU_TOPOLOGY_COMPILER", "/nowhere/compiler", 1);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { compile_apart(job_); }), HasSubstr("/nowhere/compiler"));
+}
+
+TEST(TopologyJob, GoesThroughFilesUnchanged) {
+  const TopologyJob job{.plugin = "/a b/plugin.so",
+                        .topology = "v5:4x4x4",
+                        .attributes = {{"wrap", std::vector<int64_t>{1, 1, 0}}, {"num_slices", int64_t{2}}, {"flag", true}},
+                        .program = std::string("text \0 \xff", 8),
+                        .options = {.num_replicas = 2,
+                                    .num_partitions = 3,
+                                    .use_shardy = false,
+                                    .device_ids = {5, 4, 3, 2, 1, 0},
+                                    .overrides = {{"a", true}, {"b", int64_t{-1}}, {"c", 0.25}, {"d", std::string("x\"y")}}},
+                        .whole = true};
+  const TemporaryFolder folder;
+  write_job(folder.path, job);
+  const TopologyJob read = read_job(folder.path);
+  EXPECT_EQ(read.plugin, job.plugin);
+  EXPECT_EQ(read.topology, job.topology);
+  EXPECT_EQ(read.attributes, job.attributes);
+  EXPECT_EQ(read.program, job.program);
+  EXPECT_EQ(read.options.to_proto(), job.options.to_proto());
+  EXPECT_TRUE(read.whole);
+}
+
+TEST(TopologyJob, ReadsTheMemoryReport) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(read_memory_report(folder.path / "nowhere"));
+  EXPECT_FALSE(read_memory_report(folder.path));
+  folder.add("module_0000.m.after_optimizations.txt", "HloModule m\nTotal bytes: 5\n");
+  folder.add("module_0000.m.after_optimizations-memory-usage-report.txt",
+             "Memory Space: default (color=0)\nTotal bytes: 1118720 (1.07MiB)\n  0 4 5\n\n"
+             "Memory Space: vmem (color=1)\nTotal bytes: 851968 (832.0KiB)\n\nMemory Space: host (color=4)\nTotal bytes: "
+             "4096 (4KiB)\n");
+  const auto usage = read_memory_report(folder.path);
+  ASSERT_TRUE(usage);
+  EXPECT_EQ(usage->total, 1118720);
+  EXPECT_EQ(usage->host, 4096);
+}
+
+TEST(FirstPhase, NeedsAPluginThatHasPhases) {
+  const auto topology = Topology::create(fake::fake_plugin(), "fake:2x2");
+  EXPECT_THAT(message_of<PluginError>([&] { topology->first_phase("text", {}); }), HasSubstr("does not compile in phases"));
+}
+
+TEST(FirstPhase, OutOfMemoryIsAnErrorOfItsOwn) {
+  const auto topology = Topology::create(fake::fake_plugin(), "fake:2x2");
+  const fake::FaultScope fault({.compile = {.text = "needs 23.5G", .code = 8}});
+  EXPECT_THAT(message_of<OutOfMemory>([&] { topology->compile("text", {}); }), HasSubstr("needs 23.5G"));
+}
+
+// ---- TPU's compiler -----------------------------------------------------------------------------------------------------
+
+class TpuCompiler : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      job.plugin = find_plugin("tpu");
+    } catch (const InvalidArgument& missing) {
+      GTEST_SKIP() << "NOT TESTED, libtpu is not installed: " << missing.what();
+    }
+  }
+  TopologyJob job{.plugin = {}, .topology = "v5e:2x4", .options = {.num_partitions = 8}};
+};
+
+std::string sum_of(const std::string& type, const std::string& sharding) {
+  const std::string argument = ": tensor<" + type + "> {sdy.sharding = #sdy.sharding<@mesh, " + sharding + ">}";
+  return module("sdy.mesh @mesh = <[\"a\"=8]>\nfunc.func public @main(%a" + argument + ", %b" + argument + ") -> (tensor<" +
+                type + "> {sdy.sharding = #sdy.sharding<@mesh, " + sharding +
+                ">}) {\n  %0 = \"stablehlo.add\"(%a, %b) : (tensor<" + type + ">, tensor<" + type + ">) -> tensor<" + type +
+                ">\n  return %0 : tensor<" + type + ">\n}");
+}
+
+TEST_F(TpuCompiler, GivesModuleAndMemoryOfEitherWay) {
+  job.program = sum_of("1024x1024xf32", R"([{"a"}, {}])");
+  constexpr int64_t kArray = 1024 * 1024 * 4 / 8;
+  for (const bool whole : {false, true}) {
+    job.whole = whole;
+    const TopologyResult result = compile_apart(job);
+    EXPECT_EQ(proto_field(result.optimized_hlo, 1), "m");
+    EXPECT_EQ(result.device_count, 8);
+    EXPECT_EQ(result.device_kind, "TPU v5 lite");
+    EXPECT_GT(result.device_memory, int64_t{15} << 30);
+    ASSERT_TRUE(result.memory);
+    EXPECT_GE(result.memory->total, 3 * kArray);
+    EXPECT_LT(result.memory->total, 3 * kArray + (1 << 20));
+  }
+}
+
+TEST_F(TpuCompiler, SaysThatAProgramDoesNotFit) {
+  job.program = sum_of("65536x32768xf32", "[{}, {}]");  // 8 GiB each, on every device
+  EXPECT_THAT(message_of<OutOfMemory>([&] { compile_apart(job); }),
+              AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("15.7")));
+}
+
+TEST_F(TpuCompiler, PassesItsRefusalsOn) {
+  job.program = "nonsense";
+  EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }), HasSubstr("[pjrt.first_phase]"));
+  job.topology = "v99:2x4";
+  EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }), HasSubstr("[pjrt.topology]"));
+  job.topology = "v5e:2x0";
+  EXPECT_THAT(message_of<InvalidArgument>([&] { compile_apart(job); }), HasSubstr("v5e:2x0"));
+}
+
+// The partitioner's warning of a resharding that it can only do by gathering all.
+TEST_F(TpuCompiler, LetsItsWarningsBeSeen) {
+  job.program = module(R"(
+    sdy.mesh @mesh = <["x"=4,"y"=2]>
+    func.func public @main(%a: tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>})
+        -> (tensor<16x16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
+      %0 = "stablehlo.add"(%a, %a) : (tensor<16x16x16xf32>, tensor<16x16x16xf32>) -> tensor<16x16x16xf32>
+      return %0 : tensor<16x16x16xf32>
+    })");
+  EXPECT_THAT(compile_apart(job).diagnostics, HasSubstr("Involuntary full rematerialization"));
+}
+
+}  // namespace
+}  // namespace flambeau::pjrt
