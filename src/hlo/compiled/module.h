@@ -1,0 +1,90 @@
+// A program as a compiler left it: XLA's HLO, read back from a serialized xla.HloModuleProto.
+//
+// `hlo::Graph` is what we ask for; this is what we got: partitioned into one device's part, fused, scheduled. The reader
+// keeps what analyses need (analysis.h) and skips the rest.
+//
+// The bytes may be anything. parse_module raises InvalidArgument for what is not such a module, and gives guarantees
+// that let analyses go without checks: operands come before their users, every index is in range, computations do not call
+// themselves, sizes of shapes fit 63 bits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace flambeau::hlo::compiled {
+
+// An array, or a tuple of shapes (then `type` is "tuple"). Other types without elements: "token", "opaque".
+struct Shape {
+  std::string_view type = "token";  // HLO's spelling: pred, s32, bf16, f32, f8e4m3fn
+  std::vector<int64_t> dims;
+  std::vector<Shape> parts;  // of a tuple
+
+  bool is_tuple() const { return type == "tuple"; }
+  int64_t elements() const;  // of an array; 0 for others
+  int64_t bytes() const;     // dense, all parts together: layouts may pad
+};
+
+// The devices that take part in a collective: `count` groups of `size`. Zeros: not said, which means all in one.
+struct ReplicaGroups {
+  int64_t count = 0, size = 0;
+};
+
+struct DotDims {
+  std::vector<int64_t> lhs_contracting, rhs_contracting, lhs_batch, rhs_batch;
+};
+
+struct WindowDim {
+  int64_t size = 1, stride = 1, padding_low = 0, padding_high = 0, window_dilation = 1, base_dilation = 1;
+};
+
+struct ConvolutionDims {
+  int64_t input_batch = 0, input_feature = 0, kernel_input_feature = 0, kernel_output_feature = 0, output_batch = 0,
+          output_feature = 0;
+  std::vector<int64_t> input_spatial, kernel_spatial, output_spatial;
+  int64_t feature_groups = 1, batch_groups = 1;
+  std::vector<WindowDim> window;
+};
+
+struct Instruction {
+  std::string name, opcode;
+  Shape shape;
+  std::vector<int> operands;  // indices into the computation's instructions, all smaller than this one's
+  std::vector<int> called;    // indices into the module's computations; of a while: body, condition
+  std::string op_name;        // of the metadata: the operation it came from
+  std::string backend_config, custom_call_target, comparison;  // "LT", "NE", ...
+  int64_t channel = 0;                                         // of a collective; 0: none
+  int64_t parameter_number = 0, tuple_index = 0;
+  std::vector<int64_t> dimensions;
+  std::optional<int64_t> integer;  // of a constant that is one integer of 32 or 64 bits
+  std::optional<DotDims> dot;
+  std::optional<ConvolutionDims> convolution;
+  ReplicaGroups groups;
+  std::vector<std::pair<int64_t, int64_t>> source_target_pairs;  // of a collective-permute
+};
+
+struct Computation {
+  std::string name;
+  std::vector<Instruction> instructions;
+  int root = 0;
+  std::vector<int> schedule;  // indices of instructions in the order in which they run; empty: not said
+
+  const Instruction& root_instruction() const { return instructions[static_cast<size_t>(root)]; }
+};
+
+struct Module {
+  std::string name;
+  std::vector<Computation> computations;
+  int entry = 0;
+  std::vector<int64_t> aliased_parameters;  // numbers of the entry's parameters whose memory an output takes over
+
+  const Computation& entry_computation() const { return computations[static_cast<size_t>(entry)]; }
+};
+
+// Of a serialized xla.HloModuleProto (Executable::optimized_hlo, Topology::first_phase).
+Module parse_module(std::string_view serialized);
+
+}  // namespace flambeau::hlo::compiled
