@@ -1,0 +1,178 @@
+// inspect_program FILE: what a compiler makes of a StableHLO text, as JSON on standard output.
+//
+//   inspect_program FILE --topology v5e:2x4      by TPU's compiler, which needs no TPU; in a process of its own
+//   inspect_program FILE --cpu 8                 by the CPU plugin, for as many virtual devices
+//
+// FLAMBEAU_DUMP=folder makes any run write such files. Exit code 2 and one line on standard error when it does not compile;
+// a program that does not fit gives {"out_of_memory": the compiler's text}.
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "hlo/compiled/analysis.h"
+#include "pjrt/topology_compiler.h"
+
+namespace flambeau {
+namespace {
+
+using hlo::compiled::Analysis;
+using nlohmann::json;
+
+struct Request {
+  std::string file, topology, plugin, hlo_file;
+  std::vector<int64_t> wrap;
+  int cpu_devices = 0, partitions = 0, time_limit = 600;
+  bool whole = false;
+};
+
+// The number of devices of the program's mesh: the product of the sizes in `sdy.mesh @mesh = <["a"=4,"b"=2]>`; 1 without
+// one.
+int partitions_of(std::string_view program) {
+  const size_t at = program.find("sdy.mesh @");
+  if (at == std::string_view::npos) return 1;
+  const std::string_view line = program.substr(at, program.find('>', at) - at);
+  int product = 1;
+  for (size_t sign = line.find("\"="); sign != std::string_view::npos; sign = line.find("\"=", sign + 2)) {
+    int size = 0;
+    std::from_chars(line.data() + sign + 2, line.data() + line.size(), size);
+    if (size < 1 || product > (1 << 20) / size)
+      raise<InvalidArgument>("[inspect_program] expected a mesh with sizes, got {}; say --partitions", line);
+    product *= size;
+  }
+  return product;
+}
+
+// Lines of the compiler's log that tell of costs it could not avoid.
+std::vector<std::string> remarks(std::string_view log) {
+  std::vector<std::string> lines;
+  for (size_t start = 0; start < log.size();) {
+    const size_t end = std::min(log.find('\n', start), log.size());
+    const std::string_view line = log.substr(start, end - start);
+    if (line.find("rematerialization") != std::string_view::npos) lines.emplace_back(line);
+    start = end + 1;
+  }
+  return lines;
+}
+
+json to_json(const hlo::compiled::Shape& shape) {
+  if (!shape.is_tuple()) return {{"type", shape.type}, {"dims", shape.dims}, {"bytes", shape.bytes()}};
+  json parts = json::array();
+  for (const auto& part : shape.parts) parts.push_back(to_json(part));
+  return parts;
+}
+
+json to_json(const Analysis& analysis) {
+  json parameters = json::array(), collectives = json::array(), loops = json::array(), contractions = json::array();
+  for (const auto& p : analysis.parameters) {
+    json parameter = to_json(p.shape);
+    parameter.update({{"name", p.name}, {"op_name", p.op_name}, {"aliased", p.aliased}});
+    parameters.push_back(std::move(parameter));
+  }
+  for (const auto& loop : analysis.loops) {
+    loops.push_back({{"name", loop.name}, {"op_name", loop.op_name}, {"parent", loop.parent}, {"trips", nullptr}});
+    if (loop.trips) loops.back()["trips"] = *loop.trips;
+  }
+  for (const auto& c : analysis.collectives) {
+    collectives.push_back({{"kind", c.kind},
+                           {"type", c.type},
+                           {"bytes", c.bytes()},
+                           {"operand_bytes", c.operand_bytes},
+                           {"result_bytes", c.result_bytes},
+                           {"group_size", c.group_size},
+                           {"loop", c.loop},
+                           {"loop_depth", analysis.nest(c.loop).size()},
+                           {"runs", analysis.runs(c.loop)},
+                           {"name", c.name},
+                           {"op_name", c.op_name}});
+  }
+  for (const auto& c : analysis.contractions) {
+    contractions.push_back(
+        {{"flops", c.flops}, {"loop", c.loop}, {"runs", analysis.runs(c.loop)}, {"name", c.name}, {"op_name", c.op_name}});
+  }
+  return {{"parameters", parameters},   {"result", to_json(analysis.result)}, {"loops", loops},
+          {"collectives", collectives}, {"contractions", contractions},       {"flops", analysis.flops()},
+          {"exact", analysis.exact()}};
+}
+
+struct Compiled {
+  std::string hlo;
+  json notes;  // what is said besides
+};
+
+Compiled compile_for_topology(const Request& request, std::string program, int partitions) {
+  pjrt::TopologyJob job{.plugin = pjrt::find_plugin(request.plugin.empty() ? "tpu" : request.plugin),
+                        .topology = request.topology,
+                        .program = std::move(program),
+                        .options = {.num_partitions = partitions},
+                        .whole = request.whole,
+                        .time_limit = std::chrono::seconds(request.time_limit)};
+  if (!request.wrap.empty()) job.attributes.emplace("wrap", request.wrap);
+  pjrt::TopologyResult result = pjrt::compile_apart(job);
+  Compiled compiled{std::move(result.optimized_hlo), {}};
+  compiled.notes = {{"device_kind", result.device_kind},
+                    {"device_memory", result.device_memory},
+                    {"remarks", remarks(result.diagnostics)},
+                    {"memory", nullptr}};
+  if (result.memory) compiled.notes["memory"] = {{"total", result.memory->total}, {"host", result.memory->host}};
+  return compiled;
+}
+
+Compiled compile_for_cpu(const Request& request, const std::string& program, int partitions) {
+  const auto& plugin = pjrt::Plugin::load(pjrt::find_plugin(request.plugin.empty() ? "cpu" : request.plugin));
+  const auto client = pjrt::Client::create(plugin, {{"cpu_device_count", int64_t{request.cpu_devices}}});
+  const auto executable = client->compile(program, {.num_partitions = partitions});
+  const pjrt::MemoryStats memory = executable->memory_stats();
+  Compiled compiled{executable->optimized_hlo(), {}};
+  if (compiled.hlo.empty()) raise<InvalidArgument>("[inspect_program] this plugin does not give what it compiled");
+  compiled.notes = {
+      {"memory", {{"total", memory.argument + memory.output - memory.alias + memory.temporary}, {"host", memory.host}}}};
+  return compiled;
+}
+
+json inspect(const Request& request) {
+  std::string program = read_file(request.file);
+  const int partitions = request.partitions > 0 ? request.partitions : partitions_of(program);
+  json out = {{"partitions", partitions}};
+  try {
+    const Compiled compiled = request.topology.empty() ? compile_for_cpu(request, program, partitions)
+                                                       : compile_for_topology(request, std::move(program), partitions);
+    if (!request.hlo_file.empty()) write_file_atomically(request.hlo_file, compiled.hlo);
+    out.update(to_json(hlo::compiled::analyze(hlo::compiled::parse_module(compiled.hlo), partitions)));
+    out.update(compiled.notes);
+  } catch (const pjrt::OutOfMemory& error) {
+    out["out_of_memory"] = error.what();
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace flambeau
+
+int main(int argc, char** argv) {
+  flambeau::Request request;
+  CLI::App app("What a compiler makes of a StableHLO text, as JSON");
+  app.add_option("file", request.file, "StableHLO text, as FLAMBEAU_DUMP=folder writes it")->required();
+  auto* where = app.add_option_group("for");
+  where->add_option("--topology", request.topology, "TPUs: v4:2x2x1, v5e:2x4, v5:4x4x4, v6e:16x16, tpu7x:2x2x1");
+  where->add_option("--cpu", request.cpu_devices, "so many virtual CPU devices")->check(CLI::PositiveNumber);
+  where->require_option(1);
+  app.add_option("--wrap", request.wrap, "for each dimension of the topology 1 where its links wrap around")->delimiter(',');
+  app.add_option("--partitions", request.partitions, "devices of the program; default: those of its mesh");
+  app.add_option("--plugin", request.plugin, "another plugin than TPU's or the CPU's");
+  app.add_option("--time-limit", request.time_limit, "seconds that TPU's compiler may take");
+  app.add_option("--write-hlo", request.hlo_file, "also write the compiled program here, a serialized HloModuleProto");
+  app.add_flag("--whole", request.whole, "compile to the end, not the first phase alone");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::cout << flambeau::inspect(request).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 2;
+  }
+}
