@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "spmd/plan.h"
 
 namespace flambeau::nn {
 namespace {
@@ -31,18 +32,19 @@ std::array<double, 4> normals(uint64_t key, uint64_t block, uint32_t attempt) {
   return out;
 }
 
-void fill_normal(float* out, int64_t count, int64_t part_elements, const Init& init, uint64_t key) {
-  at::parallel_for(0, (count + 3) / 4, 4096, [&](int64_t first, int64_t last) {
+// Elements [begin, end) of the whole parameter.
+void fill_normal(float* out, int64_t begin, int64_t end, int64_t part_elements, const Init& init, uint64_t key) {
+  at::parallel_for(begin / 4, (end + 3) / 4, 4096, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       const auto draw = normals(key, static_cast<uint64_t>(block), 0);
-      for (int64_t i = 4 * block; i < std::min(count, 4 * block + 4); ++i) {
+      for (int64_t i = std::max(begin, 4 * block); i < std::min(end, 4 * block + 4); ++i) {
         const size_t lane = static_cast<size_t>(i % 4);
         const double scale = init.part_scale.empty() ? 1 : init.part_scale[static_cast<size_t>(i / part_elements)];
         double value = draw[lane];
         for (uint32_t attempt = 1; init.bound > 0 && std::abs(value) * init.std * scale > init.bound; ++attempt) {
           value = normals(key, static_cast<uint64_t>(block), attempt)[lane];
         }
-        out[i] = static_cast<float>(value * init.std * scale);
+        out[i - begin] = static_cast<float>(value * init.std * scale);
       }
     }
   });
@@ -87,18 +89,48 @@ int64_t Parameter::elements() const {
   return n;
 }
 
-at::Tensor initial_values(const Parameter& parameter, uint64_t seed) {
+void fill_initial(const Parameter& parameter, uint64_t seed, std::span<const int64_t> start, std::span<const int64_t> size, float* out) {
   const Init& init = parameter.init;
-  at::Tensor values = at::empty(parameter.shape, at::kFloat);
-  switch (init.kind) {
-    case Init::Kind::Ones: return values.fill_(1);
-    case Init::Kind::Zeros: return values.fill_(0);
-    case Init::Kind::Normal: break;
+  const size_t rank = parameter.shape.size();
+  FLAMBEAU_CHECK(start.size() == rank && size.size() == rank, "a part has the parameter's dimensions");
+  int64_t elements = 1;
+  for (const int64_t d : size) elements *= d;
+  if (elements == 0) return;
+  if (init.kind != Init::Kind::Normal) {
+    std::fill_n(out, elements, init.kind == Init::Kind::Ones ? 1.0f : 0.0f);
+    return;
   }
-  const int64_t parts = init.part_scale.empty() ? 1 : static_cast<int64_t>(init.part_scale.size());
-  FLAMBEAU_CHECK(parts == 1 || parts == parameter.shape.at(0), "part_scale has one entry an index of dimension 0");
-  fill_normal(values.data_ptr<float>(), parameter.elements(), std::max<int64_t>(1, parameter.elements() / parts), init,
-              hash_string(parameter.name, seed));
+  const int64_t scales = init.part_scale.empty() ? 1 : static_cast<int64_t>(init.part_scale.size());
+  FLAMBEAU_CHECK(scales == 1 || scales == parameter.shape.at(0), "part_scale has one entry an index of dimension 0");
+  const int64_t scaled = std::max<int64_t>(1, parameter.elements() / scales);
+  const uint64_t key = hash_string(parameter.name, seed);
+  // Trailing dimensions that the part has whole make one run of consecutive elements.
+  size_t outer = rank;
+  int64_t run = 1;
+  while (outer > 0 && size[outer - 1] == parameter.shape[outer - 1]) run *= parameter.shape[--outer];
+  if (outer > 0) run *= size[--outer];
+  at::parallel_for(0, elements / run, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      int64_t begin = 0, stride = parameter.elements(), rest = i, count = elements / run;
+      for (size_t d = 0; d < rank; ++d) {
+        stride /= parameter.shape[d];
+        int64_t index = start[d];
+        if (d < outer) {
+          count /= size[d];
+          index += rest / count;
+          rest %= count;
+        }
+        begin += index * stride;
+      }
+      fill_normal(out + i * run, begin, begin + run, scaled, init, key);
+    }
+  });
+}
+
+at::Tensor initial_values(const Parameter& parameter, uint64_t seed) {
+  at::Tensor values = at::empty(parameter.shape, at::kFloat);
+  const std::vector<int64_t> start(parameter.shape.size(), 0);
+  fill_initial(parameter, seed, start, parameter.shape, values.data_ptr<float>());
   return values;
 }
 
@@ -157,14 +189,29 @@ void Parameters::stack(std::span<Weight* const> members, Weight& stacked) {
 
 void Parameters::initialize(uint64_t seed, at::Device device) {
   for (const Physical& p : physical_) {
-    const auto values = [&](size_t row) { return initial_values(parameters_[p.rows[row]], seed); };
-    p.weight->value = (p.stacked ? stack_rows(p.rows.size(), values) : values(0)).to(device).set_requires_grad(true);
+    // `part` is of the physical tensor; each of its rows is a part of a parameter.
+    const spmd::FillPart fill = [&](const spmd::Part& part, void* out) {
+      const size_t lead = p.stacked ? 1 : 0;
+      const std::span<const int64_t> start = std::span(part.start).subspan(lead), size = std::span(part.size).subspan(lead);
+      int64_t elements = 1;
+      for (const int64_t d : size) elements *= d;
+      const int64_t first = p.stacked ? part.start[0] : 0, count = p.stacked ? part.size[0] : 1;
+      for (int64_t row = 0; row < count; ++row) {
+        fill_initial(parameters_[p.rows[static_cast<size_t>(first + row)]], seed, start, size, static_cast<float*>(out) + row * elements);
+      }
+    };
+    p.weight->value = spmd::make_tensor(device, shape_of(p), at::kFloat, p.weight->axes, fill).set_requires_grad(true);
   }
 }
 
 void Parameters::allocate(at::Device device) {
   for (const Physical& p : physical_) {
-    p.weight->value = at::zeros(shape_of(p), at::TensorOptions(at::kFloat).device(device)).set_requires_grad(true);
+    const spmd::FillPart fill = [](const spmd::Part& part, void* out) {
+      int64_t elements = 1;
+      for (const int64_t d : part.size) elements *= d;
+      std::fill_n(static_cast<float*>(out), elements, 0.0f);
+    };
+    p.weight->value = spmd::make_tensor(device, shape_of(p), at::kFloat, p.weight->axes, fill).set_requires_grad(true);
   }
 }
 

@@ -109,7 +109,9 @@ class Parameters {
   std::vector<Physical> physical_;
 };
 
-// The first values of `parameter` as a float32 tensor on the CPU.
+// The first values of a rectangular part of `parameter`, dense row-major.
+void fill_initial(const Parameter& parameter, uint64_t seed, std::span<const int64_t> start, std::span<const int64_t> size, float* out);
+// All of them as a float32 tensor on the CPU.
 at::Tensor initial_values(const Parameter& parameter, uint64_t seed);
 
 }  // namespace flambeau::nn

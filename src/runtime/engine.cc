@@ -108,14 +108,22 @@ const hlo::Mesh* Engine::hlo_mesh() {
 
 uint64_t Engine::mesh_hash() { return g_mesh_hash.load(std::memory_order_relaxed); }
 
-std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill) {
-  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
-  std::shared_ptr<const Array> array = fill_array(*client_, *mesh_, type, sharding, fill);
+static std::shared_ptr<Storage> hold(const Type& type, std::shared_ptr<const Array> array) {
   std::shared_ptr<Storage> storage = Storage::create(type.bytes());
   std::lock_guard lock(storage_mutex());
   storage->type = type;
   storage->value = std::move(array);
   return storage;
+}
+
+std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill) {
+  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
+  return hold(type, fill_array(*client_, *mesh_, type, sharding, fill));
+}
+
+std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const void* data) {
+  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
+  return hold(type, upload_array(*client_, mesh_.get(), type, sharding, data));
 }
 
 hlo::Sharding Engine::sharding_of(const TensorRef& tensor) {

@@ -75,6 +75,8 @@ class Engine {
   static uint64_t mesh_hash();
   // A storage that holds `type`, laid out as `sharding` says; `fill` is asked for the parts that this process holds.
   std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill);
+  // The same from dense row-major data of the whole.
+  std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const void* data);
   // How the value behind a tensor that shows all of its storage lies on the mesh; replicated otherwise.
   static hlo::Sharding sharding_of(const TensorRef& tensor);
   // Lays the value of such a tensor out anew.

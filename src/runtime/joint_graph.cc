@@ -47,6 +47,8 @@ void JointGraph::add_call(const Call& call) {
   const bool dependent = std::ranges::any_of(facts.inputs, [&](ValueId id) { return dependent_[id]; });
   facts.forced = !dependent && policy_.keep_gathered && gathers_weight(call);
   facts.keepable = !dependent && (facts.forced || !is_wasteful(call, facts));
+  if (!policy_.keep_scalars && std::ranges::any_of(facts.outputs, [&](ValueId id) { return trace_.type(id).rank() == 0; }))
+    facts.keepable = false;
   const bool random = call.loop ? call.loop->body->random() : call.row->random;
   const bool parameter = !random && std::ranges::all_of(facts.inputs, [&](ValueId id) { return parameter_[id]; });
   for (ValueId id : facts.outputs) {

@@ -20,6 +20,7 @@ struct KeepPolicy {
   std::vector<std::string> ops = {"matmul", "attention"};  // of Selective, as parse_kept_ops gives them
   double budget = 0.5;         // of Budget: from 0, which is Full, to 1, which is None
   bool offload = false;        // what is kept waits in host memory; the target must have one
+  bool keep_scalars = true;    // values of rank 0 may be kept
   bool keep_gathered = false;  // whether weights that are gathered over a mesh stay gathered until the backward pass
 };
 

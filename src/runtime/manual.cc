@@ -95,6 +95,13 @@ std::vector<ValueId> dense_values(Trace& trace, std::span<const ManualSpec> spec
   return ids;
 }
 
+// Which of a trace's inputs a value is; their number when it is none.
+size_t input_index(const Trace& trace, ValueId id) {
+  size_t i = 0;
+  while (i < trace.externals().size() && trace.external_value(i) != id) ++i;
+  return i;
+}
+
 std::vector<hlo::Sharding> shardings(std::span<const ManualSpec> specs) {
   std::vector<hlo::Sharding> result;
   for (const ManualSpec& spec : specs) result.push_back(spec.sharding);
@@ -110,34 +117,38 @@ std::vector<std::shared_ptr<Storage>> ManualRecording::finish(std::span<const Ma
   return outer_->bind_new(outer_->append_manual(std::move(manual), operands_, {}), results.size());
 }
 
-// The joint graph is split like that of a loop of one turn: operands are its rows, the cotangents the backward loop's carry. What
-// the backward half needs of the forward half becomes a result of it, each device's part put after another along dimension 0.
+// The joint graph is split like that of a loop of one turn: operands are the forward loop's carry, the cotangents the backward
+// loop's. What the backward half needs of the forward half becomes a result of it, the devices' parts one after another along
+// dimension 0; what it needs of the operands it is given again.
 ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec> results, std::span<const ManualSpec> gradients) {
   JointLoop joint;
-  joint.stacked = operands_.size() - 1;
+  joint.carry = operands_.size() - 1;
   joint.results = dense_values(*body_, results);
   joint.gradient_results = dense_values(*body_, gradients);
   joint.body = std::move(body_);
   Engine::set_current(outer_);
-  const Trace& trace = *joint.body;
-  SplitLoop halves = split(joint, [&trace](const Call& call) {  // rank-0 values have no dimension 0, and cost nothing to make again
-    return std::ranges::all_of(call.outputs, [&](const auto& output) { return !output || trace.type(*output).rank() > 0; });
-  });
+  SplitLoop halves = split(joint, {.kind = KeepPolicy::Kind::None, .keep_scalars = false, .keep_gathered = true});
 
   std::vector<ValueId> forward_results = halves.results;
-  std::vector<hlo::Sharding> forward_out = shardings(results), kept_in;
+  std::vector<hlo::Sharding> forward_out = shardings(results);
+  std::vector<hlo::Sharding> backward_in{in_[0]};  // of the index, the cotangents, what was kept
+  backward_in.insert(backward_in.end(), cotangents_.begin(), cotangents_.end());
+  std::vector<std::pair<bool, size_t>> kept_from;  // an operand, or a result of the forward half
   for (ValueId kept : halves.kept) {
+    const size_t operand = input_index(*halves.forward, kept);
+    if (operand < operands_.size()) {
+      kept_from.emplace_back(true, operand);
+      backward_in.push_back(in_[operand]);
+      continue;
+    }
     hlo::Sharding parts;
     parts.dims.resize(halves.forward->type(kept).dims.size());
     parts.dims[0].axes = axes_;
+    kept_from.emplace_back(false, forward_results.size());
     forward_results.push_back(kept);
     forward_out.push_back(parts);
-    kept_in.push_back(std::move(parts));
+    backward_in.push_back(std::move(parts));
   }
-  // The backward half's inputs: the index, the cotangents, what was kept, the operands.
-  std::vector<hlo::Sharding> backward_in{in_[0]};
-  for (const auto* list : {&cotangents_, &kept_in}) backward_in.insert(backward_in.end(), list->begin(), list->end());
-  backward_in.insert(backward_in.end(), in_.begin() + 1, in_.end());
 
   const ValueId first = outer_->append_manual(
       describe(std::move(halves.forward), std::move(forward_results), in_, std::move(forward_out)), operands_, {});
@@ -147,9 +158,8 @@ ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec>
   gradient.outer_ = outer_;
   gradient.outer_id_ = outer_->id();
   gradient.index_ = operands_[0];
-  for (size_t i = 0; i < halves.kept.size(); ++i)
-    gradient.given_.push_back(whole(*outer_, first + static_cast<ValueId>(results.size() + i)));
-  gradient.given_.insert(gradient.given_.end(), operands_.begin() + 1, operands_.end());
+  for (auto [is_operand, i] : kept_from)
+    gradient.kept_.push_back(is_operand ? operands_[i] : whole(*outer_, first + static_cast<ValueId>(i)));
   gradient.manual_ = describe(std::move(halves.backward), halves.gradient_results, std::move(backward_in), shardings(gradients));
   result.results = outer_->bind_new(first, results.size());
   return result;
@@ -160,7 +170,7 @@ std::vector<std::shared_ptr<Storage>> ManualGradient::run(std::span<const Tensor
     raise("[manual] the gradient of a manual computation must be taken in the recording that it ran in");
   std::vector<ValueView> operands{index_};
   for (const TensorRef& tensor : cotangents) operands.push_back(outer_->read(tensor));
-  operands.insert(operands.end(), given_.begin(), given_.end());
+  operands.insert(operands.end(), kept_.begin(), kept_.end());
   return outer_->bind_new(outer_->append_manual(manual_, std::move(operands), {}), manual_->results.size());
 }
 

@@ -33,7 +33,7 @@ class ManualGradient {
   uint64_t outer_id_ = 0;
   std::shared_ptr<const Manual> manual_;
   ValueView index_;
-  std::vector<ValueView> given_;  // what was kept, then the operands
+  std::vector<ValueView> kept_;
 };
 
 class ManualRecording {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "hlo/sharding.h"
 
 namespace flambeau::spmd {
 namespace {
@@ -77,6 +78,20 @@ hlo::Sharding Plan::sharding(const Axes& axes) const {
   return sharding;
 }
 
+hlo::Sharding Plan::sharding_where_it_divides(const Axes& axes, const std::vector<int64_t>& shape) const {
+  hlo::Sharding result = sharding(axes);
+  for (size_t d = 0; d < result.dims.size(); ++d) {
+    int64_t parts = 1;
+    std::erase_if(result.dims[d].axes, [&](const std::string& axis) {
+      const int64_t size = hlo::axis_size(mesh_, axis);
+      if (shape[d] % (parts * size) != 0) return true;
+      parts *= size;
+      return false;
+    });
+  }
+  return result;
+}
+
 hlo::Sharding Plan::gathered(const Axes& axes) const {
   hlo::Sharding result = sharding(axes);
   for (hlo::Sharding::Dim& dim : result.dims) std::erase_if(dim.axes, splits_data);
@@ -91,16 +106,25 @@ void use_plan(std::optional<Plan> plan) {
 
 const Plan* plan() { return active().get(); }
 
-at::Tensor make_tensor(const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill) {
+at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes,
+                       const FillPart& fill) {
   const hlo::Type type{device::dtype_of(dtype), shape};
-  if (!plan()) {
+  if (!plan() || device.is_cpu()) {
     at::Tensor host = at::empty(shape, dtype);
     fill({std::vector<int64_t>(shape.size(), 0), shape}, host.data_ptr());
-    return host.to(device::tpu());
+    return host.to(device);
   }
   const auto storage = runtime::Engine::get().make_sharded(
       type, plan()->sharding(axes), [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); });
   return device::make_tensor(storage, type);
+}
+
+at::Tensor place(const at::Tensor& host, const Axes& axes) {
+  if (!plan() || host.numel() == 0) return host.to(device::tpu());
+  const at::Tensor dense = host.contiguous();
+  const hlo::Type type{device::dtype_of(host.scalar_type()), host.sizes().vec()};
+  return device::make_tensor(
+      runtime::Engine::get().make_sharded(type, plan()->sharding_where_it_divides(axes, type.dims), dense.const_data_ptr()), type);
 }
 
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {

@@ -21,7 +21,7 @@ namespace flambeau::spmd {
 struct Degrees {
   int64_t replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
   int64_t devices() const { return replicate * shard * context * tensor * expert; }
-  int64_t data() const { return replicate * shard; }  // how many parts a batch has
+  int64_t data_parallel() const { return replicate * shard; }  // how many parts a batch has
   friend bool operator==(const Degrees&, const Degrees&) = default;
 };
 
@@ -43,6 +43,8 @@ class Plan {
   hlo::Sharding sharding(const Axes& axes) const;
   // The same of a weight in use: without the axes that split batches and sequences.
   hlo::Sharding gathered(const Axes& axes) const;
+  // The same of a value whose dimensions are the data's: axes that do not divide them are left out.
+  hlo::Sharding sharding_where_it_divides(const Axes& axes, const std::vector<int64_t>& shape) const;
   // The axes of the mesh that split a logical axis.
   std::vector<std::string> axes_of(const std::string& logical) const;
   // In how many parts a logical axis is split.
@@ -60,12 +62,14 @@ void use_plan(std::optional<Plan> plan);
 // Null: one device.
 const Plan* plan();
 
-// A tensor of `shape` on the device, stored as the plan says; `fill` is asked for its parts (one, the whole, without a plan).
+// A tensor of `shape`, stored as the plan says; `fill` is asked for its parts (one, the whole, on the CPU and without a plan).
 struct Part {
   std::vector<int64_t> start, size;
 };
 using FillPart = std::function<void(const Part& part, void* out)>;
-at::Tensor make_tensor(const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill);
+at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill);
+// A tensor of the CPU, copied; where an axis of the mesh does not divide a dimension (a batch of one row), that one is not split.
+at::Tensor place(const at::Tensor& host, const Axes& axes);
 // Zeros stored like `tensor`.
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype);
 

@@ -35,7 +35,7 @@ bool applies(const at::Tensor& x, const Axes& axes) {
 struct Hint : torch::autograd::Function<Hint> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Axes& axes) {
     ctx->saved_data["axes"] = axes;
-    return call(runtime::kShardHint, x, plan()->sharding(axes));
+    return call(runtime::kShardHint, x, plan()->sharding_where_it_divides(axes, x.sizes().vec()));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor()};

@@ -15,7 +15,8 @@ namespace flambeau::spmd {
 // One logical axis a dimension.
 using Axes = std::vector<std::string>;
 
-// `x`, which the partitioner is told to lay out as the plan says; its gradient is laid out alike.
+// `x`, which the partitioner is told to lay out as the plan says; its gradient is laid out alike. An axis of the mesh that does not
+// divide a dimension is left out: a batch of one row is on every device.
 at::Tensor shard_hint(const at::Tensor& x, const Axes& axes);
 
 // A weight as it is used: gathered over the data-parallel axes of the mesh that split it where it is stored (fully sharded data

@@ -55,7 +55,7 @@ at::Tensor values(std::vector<int64_t> shape, double seed) {
 // The tensor on the device, stored as `axes` says.
 at::Tensor placed(const at::Tensor& host, const Axes& axes) {
   const at::Tensor whole = host.contiguous();
-  return make_tensor(whole.sizes().vec(), whole.scalar_type(), axes, [&](const Part& part, void* out) {
+  return make_tensor(device::tpu(), whole.sizes().vec(), whole.scalar_type(), axes, [&](const Part& part, void* out) {
     at::Tensor view = whole;
     for (size_t d = 0; d < part.start.size(); ++d) view = view.narrow(static_cast<int64_t>(d), part.start[d], part.size[d]);
     const at::Tensor dense = view.contiguous();
@@ -195,7 +195,7 @@ TEST(Hints, WorkInsideOfAScan) {
       const at::Tensor y = at::matmul(carry[0], gather_weight(rows[0], {"ffn", "embed"}).t()).tanh();
       return {shard_hint(y, {"batch", "sequence_block", ""})};
     };
-    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, device::Keep::Carry)[0];
+    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, {.kind = device::KeepPolicy::Kind::Full})[0];
     const at::Tensor loss = out.square().sum();
     return Tensors{loss.detach(), torch::autograd::grad({loss}, {weights})[0]};
   };

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
+#include "spmd/plan.h"
 
 namespace flambeau::train {
 namespace {
@@ -47,7 +48,7 @@ Optimizer::Optimizer(OptimizerOptions options, std::vector<Hyperparameters> grou
   for (std::string& name : state_names(options_.algorithm, groups_)) {
     State& state = states_.emplace_back(State{std::move(name), {}});
     for (const OptimizerTarget& target : targets_) {
-      state.tensors.push_back(at::zeros_like(target.tensor, target.tensor.options().dtype(options_.state_dtype).requires_grad(false)));
+      state.tensors.push_back(spmd::zeros_like(target.tensor, options_.state_dtype));
     }
   }
 }

@@ -8,18 +8,12 @@
 #include <string>
 
 #include "models/model.h"
+#include "spmd/plan.h"
 #include "train/config.h"
 
 namespace flambeau::train {
 
-struct Degrees {
-  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
-
-  // Experts are carved out of the other axes.
-  int64_t devices() const { return replicate * shard * context * tensor; }
-  int64_t data_parallel() const { return replicate * shard; }
-  bool operator==(const Degrees&) const = default;
-};
+using spmd::Degrees;
 
 // What a mesh must divide. `context` is the number of tokens of a row.
 struct ParallelProblem {

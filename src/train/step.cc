@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "nn/loss.h"
+#include "spmd/plan.h"
 
 namespace flambeau::train {
 namespace {
@@ -56,10 +57,11 @@ bool all_finite(const at::Tensor& t) { return at::isfinite(t.detach()).all().ite
 }  // namespace
 
 Tensors TokenBatch::on(at::Device device) const {
-  Tensors out{tokens.to(device), labels.to(device)};
-  if (positions.defined()) {
-    out.push_back(positions.to(device));
-    out.push_back(documents.to(device));
+  spmd::Axes axes{"batch", "sequence"};
+  if (tokens.dim() == 3) axes.insert(axes.begin(), "");  // microbatches
+  Tensors out;
+  for (const at::Tensor& t : {tokens, labels, positions, documents}) {
+    if (t.defined()) out.push_back(device.is_cpu() ? t : spmd::place(t, axes));
   }
   return out;
 }

@@ -95,7 +95,7 @@ Trainer::Trainer(Config config)
       degrees_(configured_degrees(config_, *model_, device_count(device_))),
       batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
-  if (degrees_.devices() > 1) raise<NotImplemented>("parallelism: training on {} is not built yet; use one device", describe(degrees_));
+  if (!device_.is_cpu()) spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
   step_options_ = {.max_norm = config_.training.max_norm,
                    .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
                    .documents = config_.data.document_mask};
