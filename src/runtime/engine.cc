@@ -70,7 +70,7 @@ bool Engine::started() { return g_engine.load() != nullptr; }
 
 Engine::Engine(const EngineOptions& options) : options_(options) {
   const pjrt::Plugin& plugin = options.loaded ? *options.loaded : pjrt::Plugin::load(pjrt::find_plugin(options.plugin));
-  pjrt::Attributes attributes;
+  pjrt::Attributes attributes = options.client_options;
   if (plugin.path().filename().string().find("cpu") != std::string::npos)
     attributes["cpu_device_count"] = int64_t{options.virtual_devices};
   client_ = pjrt::Client::create(plugin, attributes);

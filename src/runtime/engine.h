@@ -29,6 +29,7 @@ namespace flambeau::runtime {
 struct EngineOptions {
   std::string plugin = {};  // as pjrt::find_plugin takes it; empty: the default
   int virtual_devices = 1;  // of the CPU plugin
+  pjrt::Attributes client_options = {};  // more of them, as the plugin documents them
   const pjrt::Plugin* loaded = nullptr;  // this one instead
 };
 

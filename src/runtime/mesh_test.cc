@@ -1,0 +1,133 @@
+// Arrays over a mesh whose devices belong to several processes, on the fake plugin: a process touches only what it holds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "pjrt/testing/fake_plugin.h"
+#include "runtime/engine.h"
+#include "runtime/recording.h"
+
+namespace flambeau::runtime {
+namespace {
+
+using hlo::Sharding;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const pjrt::Attributes kHalfElsewhere = {{"cpu_device_count", int64_t{8}}, {"process_count", int64_t{2}}};
+const hlo::Mesh kMesh{{{"replicate", 2}, {"shard", 4}}};
+const Sharding kRows{{{.axes = {"shard"}}, {}}}, kAllRows{{{.axes = {"replicate", "shard"}}, {}}}, kColumns{{{}, {.axes = {"replicate"}}}};
+
+TEST(Mesh, GivesEachDeviceItsBox) {
+  struct Case {
+    Sharding sharding;
+    int64_t position;
+    Box box;
+  };
+  const Case cases[] = {
+      {{}, 5, {{0, 0}, {8, 6}}},
+      {kRows, 0, {{0, 0}, {2, 6}}},
+      {kRows, 3, {{6, 0}, {2, 6}}},
+      {kRows, 4, {{0, 0}, {2, 6}}},
+      {kAllRows, 5, {{5, 0}, {1, 6}}},
+      {kColumns, 3, {{0, 0}, {8, 3}}},
+      {kColumns, 4, {{0, 3}, {8, 3}}},
+      {{{{.axes = {"shard", "replicate"}}, {}}}, 5, {{3, 0}, {1, 6}}},  // shard is the major axis here
+  };
+  for (const Case& c : cases) EXPECT_EQ(box_at(kMesh, c.sharding, {8, 6}, c.position), c.box) << c.sharding.to_string();
+}
+
+TEST(Mesh, RefusesWhatDoesNotDivide) {
+  EXPECT_THAT([] { check_divides(kMesh, kRows, {DType::F32, {6, 2}}); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("does not split into 4 equal parts")));
+  EXPECT_THAT([] { check_divides(kMesh, kRows, {DType::F32, {8}}); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("expected a sharding of 1 dimensions")));
+}
+
+TEST(Mesh, HoldsOnlyThePartsOfItsOwnDevices) {
+  const auto client = pjrt::Client::create(pjrt::fake::fake_plugin(), kHalfElsewhere);
+  const DeviceMesh mesh = DeviceMesh::over(*client, kMesh);
+  EXPECT_THAT(mesh.positions, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(mesh.device_ids.size(), 8u);
+
+  const Type type{DType::F32, {8, 2}};
+  std::vector<Box> asked;
+  const auto fill = [&](const Box& box, void* out) {
+    asked.push_back(box);
+    for (int64_t i = 0; i < box.elements(); ++i) static_cast<float*>(out)[i] = static_cast<float>(box.start[0] * 2 + i);
+  };
+  const auto rows = fill_array(*client, mesh, type, kAllRows, fill);
+  EXPECT_EQ(asked.size(), 4u);
+  for (const Box& box : asked) EXPECT_LT(box.start[0], 4) << "rows of the other process";
+  EXPECT_EQ(rows->shards().size(), 4u);
+  EXPECT_FALSE(held_whole(mesh, kAllRows, type.dims));
+
+  // The other process holds a second copy of these.
+  asked.clear();
+  const auto copies = fill_array(*client, mesh, type, kRows, fill);
+  EXPECT_EQ(asked.size(), 4u);
+  ASSERT_TRUE(held_whole(mesh, kRows, type.dims));
+  std::vector<float> values(16, -1);
+  download_array(&mesh, *copies, type, values.data());
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i));
+
+  asked.clear();
+  fill_array(*client, mesh, type, {}, fill);
+  EXPECT_THAT(asked, ElementsAre(Box{{0, 0}, {8, 2}})) << "the same box is filled once";
+}
+
+TEST(Mesh, NeedsDevicesOfItsOwn) {
+  const auto client = pjrt::Client::create(pjrt::fake::fake_plugin(), kHalfElsewhere);
+  EXPECT_THAT([&] { DeviceMesh::over(*client, {{{"shard", 16}}}); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("at most the 8 devices of the plugin, got 16 devices (shard 16)")));
+}
+
+class NoRandom : public RandomSource {
+  RandomPosition advance(uint64_t) override { return {}; }
+};
+
+// One of two processes runs eager ops and a captured step: every launch gives the plugin buffers of its own four devices only.
+void run_as_one_of_two() {
+  Engine& engine = Engine::start({.client_options = kHalfElsewhere, .loaded = &pjrt::fake::fake_plugin()});
+  engine.set_mesh(kMesh);
+  const Type type{DType::F32, {8, 2}};
+  auto storage = engine.make_sharded(type, kAllRows, [](const Box& box, void* out) {
+    std::fill_n(static_cast<float*>(out), box.elements(), 1.0f);
+  });
+  const TensorRef x{storage.get(), View::contiguous(type.dims), type.dtype};
+  const auto check = [&](const Storage& s, const Sharding& sharding) {
+    FLAMBEAU_CHECK(s.value && s.value->shards().size() == 4 && same_layout(s.value->sharding(), sharding), "four parts, laid out so");
+    for (size_t i = 0; i < 4; ++i) FLAMBEAU_CHECK(s.value->shards()[i]->device_id() == engine.mesh()->device_ids[i], "own devices");
+  };
+  const ops::Row& add = *ops::find_row("aten::add.Tensor");
+  CallArgument arguments[] = {x, x, NumberRef{ops::Number{0.5}, false, std::nullopt}};
+  check(*engine.call(add, arguments)[0].storage, kAllRows);
+  std::optional<TensorRef> into[] = {x};
+  engine.call(add, arguments, into);
+  check(*storage, kAllRows);
+
+  std::unique_ptr<StepProgram> step;
+  {
+    Recording recording("step");
+    engine.call(add, arguments, into);
+    TensorRef results[] = {x};
+    step = recording.finish(results);
+  }
+  NoRandom random;
+  const auto results = step->run({}, random);
+  check(*storage, kAllRows);
+  check(*results[0], kAllRows);
+  std::vector<float> values(16, -1);
+  engine.download(x, values.data());  // gathered by a program that all processes run
+  FLAMBEAU_CHECK(values[0] == 0, "what the fake computes");
+  engine.synchronize();
+  std::exit(0);
+}
+
+TEST(MeshDeathTest, RunsOnTheDevicesOfThisProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_as_one_of_two(), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace flambeau::runtime
