@@ -1,13 +1,13 @@
 # The road into the project; `make help` lists it. The work is done by scripts/, which run only what is not done yet.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test asan tsan bench clean
+.PHONY: help setup build train test asan tsan bench loss-matrix clean
 
 # More of the command line of the program that is run, for example: make train ARGS="--training.steps 20"
 ARGS ?=
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
 
 setup: ## install what is needed: system packages, .venv, PJRT plugins and headers
 	@scripts/setup.sh
@@ -33,6 +33,9 @@ bench: ## compare a training step with PyTorch and JAX in the same run
 	@scripts/setup.sh bench
 	@scripts/build.sh build "" train_step_worker
 	.venv/bin/python bench/train_step.py $(ARGS)
+
+loss-matrix: build ## compare losses over meshes, loops, checkpoint policies and dtypes; writes docs/loss_identity.md
+	.venv/bin/python tests/python/loss_identity.py $(ARGS)
 
 clean: ## remove what was built; .venv and the downloads stay
 	rm -rf build build-asan build-tsan python/flambeau/_C.*.so

@@ -139,17 +139,18 @@ void export_hugging_face(const fs::path& folder, const models::Model& model) {
   fs::remove_all(old);
 }
 
+uint64_t checksum_of(const checkpoint::NamedTensors& tensors) {
+  std::map<std::string, uint64_t> sums;  // by name: files keep another order than models
+  for (const auto& [name, tensor] : tensors) {
+    if (!name.starts_with("rng.")) sums[name] = checkpoint::tensor_checksum(tensor);
+  }
+  Hasher hasher;
+  for (const auto& [name, sum] : sums) hasher.add(std::string_view(name)).add(sum);
+  return hasher.value();
+}
+
 std::string state_checksums(const checkpoint::State& state) {
-  const auto combined = [](const checkpoint::NamedTensors& tensors) {
-    std::map<std::string, uint64_t> sums;  // by name: files keep another order than models
-    for (const auto& [name, tensor] : tensors) {
-      if (!name.starts_with("rng.")) sums[name] = checkpoint::tensor_checksum(tensor);
-    }
-    Hasher hasher;
-    for (const auto& [name, sum] : sums) hasher.add(std::string_view(name)).add(sum);
-    return hasher.value();
-  };
-  return fmt::format("parameters {:016x}, optimizer {:016x}", combined(state.parameters), combined(state.optimizer));
+  return fmt::format("parameters {:016x}, optimizer {:016x}", checksum_of(state.parameters), checksum_of(state.optimizer));
 }
 
 }  // namespace flambeau::train

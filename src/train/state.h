@@ -24,6 +24,8 @@ void load_initial(const Config& config, models::Model& model);
 // Writes the model as a Hugging Face folder (model.safetensors, config.json), whole or not at all.
 void export_hugging_face(const std::filesystem::path& folder, const models::Model& model);
 
+// A checksum of names and bytes; generators' states do not count.
+uint64_t checksum_of(const checkpoint::NamedTensors& tensors);
 // "parameters 0123456789abcdef, optimizer 0123456789abcdef": checksums of names and bytes, for comparing runs.
 std::string state_checksums(const checkpoint::State& state);
 

@@ -200,6 +200,9 @@ void Trainer::run() {
     log_info("nothing to do: step {} of {} is done; raise training.steps to go on", at_.step, config_.training.steps);
     return finish(0);
   }
+  if (config_.debug.stats) {
+    log_info("stats: first parameters {:016x}", checksum_of(collect_state(config_, *model_, *optimizer_, device_).parameters));
+  }
   log_info("Training starts at step {}", first_step_);
   std::optional<TokenBatch> batch = next_batch();
   while (at_.step < config_.training.steps && interrupt.signal() == 0) {
