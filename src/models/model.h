@@ -55,9 +55,13 @@ class Model {
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
 
-  // Logits [B S, V]. Activations have dtype `compute`. `probe`, when given, is shown each layer's output, for finding where a
-  // value stopped being finite.
-  virtual at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const = 0;
+  // What the head reads, [B, S, D]: the last layer's output after its norm. Activations have dtype `compute`. `probe`, when given, is
+  // shown each layer's output, for finding where a value stopped being finite.
+  virtual at::Tensor hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const = 0;
+  // The weight [V, D] that makes logits of it; a tied model's is its embedding.
+  virtual const nn::Weight& head() const = 0;
+  // Logits [B, S, V].
+  at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const;
 
   virtual Sizes sizes() const = 0;
   virtual int64_t vocabulary() const = 0;

@@ -103,7 +103,7 @@ TEST(Models, PackedDocumentsEqualSeparateOnes) {
     const at::Tensor packed = model->forward({tokens, positions, documents}, at::kFloat);
     const at::Tensor first = model->forward({tokens.narrow(1, 0, 3), {}, {}}, at::kFloat);
     const at::Tensor second = model->forward({tokens.narrow(1, 3, 5), {}, {}}, at::kFloat);
-    EXPECT_TRUE(at::allclose(packed, at::cat({first, second}), 1e-4, 1e-5)) << family;
+    EXPECT_TRUE(at::allclose(packed, at::cat({first, second}, 1), 1e-4, 1e-5)) << family;
   }
 }
 

@@ -5,8 +5,8 @@
 
 namespace flambeau::nn {
 
-// silu(gate) * up (Shazeer, 2020), where x_N2F holds gate and up side by side: [N, 2, F] to [N, F].
-// The gradient comes back as one [N, 2, F] tensor.
-at::Tensor swiglu(const at::Tensor& x_N2F);
+// silu(gate) * up (Shazeer, 2020), where x holds gate and up side by side: [..., 2, F] to [..., F].
+// The gradient comes back as one [..., 2, F] tensor.
+at::Tensor swiglu(const at::Tensor& x);
 
 }  // namespace flambeau::nn

@@ -1,9 +1,14 @@
 #include "nn/linear.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "device/contraction.h"
+#include "nn/used_weight.h"
 
 namespace flambeau::nn {
 namespace {
@@ -11,36 +16,60 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor as_matrix(const at::Tensor& weight) { return weight.reshape({-1, weight.size(-1)}); }
+std::vector<int64_t> range(int64_t begin, int64_t end) {
+  std::vector<int64_t> dims(static_cast<size_t>(end - begin));
+  std::iota(dims.begin(), dims.end(), begin);
+  return dims;
+}
 
 struct Linear : torch::autograd::Function<Linear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_NI, const at::Tensor& weight) {
-    ctx->save_for_backward({x_NI, weight});
-    return x_NI.mm(as_matrix(weight).to(x_NI.scalar_type()).t());
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& value, const Weight& weight) {
+    const at::Tensor used = used_weight(ctx, value, weight.axes, x.scalar_type());
+    ctx->save_for_backward({x, used});
+    return device::dot_general(x, used, {-1}, {-1});
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x_NI = saved[0], &weight = saved[1], &g_NO = gradients[0];
+    const at::Tensor &x = saved[0], &weight = saved[1], &g = gradients[0];
+    const int64_t leading = x.dim() - 1;
     at::Tensor dx, dw;
-    if (ctx->needs_input_grad(0)) dx = g_NO.mm(as_matrix(weight).to(g_NO.scalar_type()));
-    // In the weight's own dtype: rounding to bfloat16 before gradients are summed over devices would lose bits.
+    if (ctx->needs_input_grad(0)) dx = device::dot_general(g, weight, range(leading, g.dim()), range(0, weight.dim() - 1));
     if (ctx->needs_input_grad(1)) {
-      dw = g_NO.to(weight.scalar_type()).t().mm(x_NI.to(weight.scalar_type())).reshape(weight.sizes());
+      dw = weight_gradient(ctx, device::dot_general(g, x, range(0, leading), range(0, leading), at::kFloat));
     }
-    return {dx, dw};
+    return {dx, dw, at::Tensor()};
+  }
+};
+
+struct Embedding : torch::autograd::Function<Embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const at::Tensor& tokens, const Weight& weight,
+                            at::ScalarType dtype) {
+    ctx->save_for_backward({tokens});
+    ctx->saved_data["rows"] = value.size(0);
+    return at::embedding(used_weight(ctx, value, weight.axes, dtype), tokens);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const at::Tensor dw = at::embedding_dense_backward(gradients[0].to(at::kFloat), ctx->get_saved_variables()[0],
+                                                       ctx->saved_data["rows"].toInt(), /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+    return {weight_gradient(ctx, dw), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight) {
-  if (x_NI.dim() != 2 || weight.dim() < 2 || x_NI.size(1) != weight.size(-1)) {
-    raise<InvalidArgument>("[linear] expected x [N, I] and a weight [..., I], got {} and {} dimensions with {} and {} "
-                           "columns; flatten the input to [tokens, features]",
-                           x_NI.dim(), weight.dim(), x_NI.size(-1), weight.size(-1));
+at::Tensor linear(const at::Tensor& x, const Weight& weight) {
+  const at::Tensor& w = weight.value;
+  if (x.dim() < 2 || w.dim() < 2 || x.size(-1) != w.size(-1)) {
+    raise<InvalidArgument>("[linear] expected x [..., I] and a weight [O..., I], got [{}] and [{}]; give both the same last dimension",
+                           fmt::join(x.sizes(), ", "), fmt::join(w.sizes(), ", "));
   }
-  return Linear::apply(x_NI, weight);
+  return Linear::apply(x, w, weight);
+}
+
+at::Tensor embedding(const at::Tensor& tokens, const Weight& weight, at::ScalarType dtype) {
+  return Embedding::apply(weight.value, tokens, weight, dtype);
 }
 
 }  // namespace flambeau::nn

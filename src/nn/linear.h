@@ -1,13 +1,21 @@
 // Matrix products with weights.
+//
+// A weight is used cast to the dtype of its input and gathered as the plan says (spmd/sharding.h); its gradient is float32 and laid
+// out as the weight is stored. Inputs keep their leading dimensions: a mesh may split batch and sequence, so neither is merged.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include "nn/parameter.h"
+
 namespace flambeau::nn {
 
-// y_NO = x_NI w_OI^T. The weight may have more dimensions in front: [2, F, I] acts as [2 F, I]. A float32 weight is cast to
-// x's dtype for the product; its gradient is computed and kept in float32. Gradients are two plain 2-D products:
-// dx = g w and dw = g^T x.
-at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight);
+// y[..., O...] = x[..., I] w[O..., I]: the result has the weight's dimensions but the last. The gradients are two products:
+// dx over O..., and dw over the leading dimensions, which is float32 straight from the operands (a rounding to bfloat16 before it
+// is summed over devices and microbatches would lose bits).
+at::Tensor linear(const at::Tensor& x, const Weight& weight);
+
+// Rows of weight [V, D] as `dtype`: tokens [...] int64 to [..., D].
+at::Tensor embedding(const at::Tensor& tokens, const Weight& weight, at::ScalarType dtype);
 
 }  // namespace flambeau::nn

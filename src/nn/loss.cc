@@ -4,8 +4,8 @@
 
 namespace flambeau::nn {
 
-at::Tensor cross_entropy_sum(const at::Tensor& logits_NV, const at::Tensor& labels_N) {
-  return at::cross_entropy_loss(logits_NV.to(at::kFloat), labels_N, /*weight=*/{}, at::Reduction::Sum, kIgnoredLabel);
+at::Tensor cross_entropy_sum(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}).to(at::kFloat), labels.reshape({-1}), /*weight=*/{}, at::Reduction::Sum, kIgnoredLabel);
 }
 
 at::Tensor valid_tokens(const at::Tensor& labels) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "nn/attention.h"
 #include "nn/feed_forward.h"
 #include "nn/linear.h"
@@ -18,6 +19,13 @@
 
 namespace flambeau::nn {
 namespace {
+
+// Before the first gradient: autograd's threads are those of the devices that it knows then.
+class Environment : public testing::Environment {
+ public:
+  void SetUp() override { device::initialize({}, true); }
+};
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -31,23 +39,29 @@ struct Case {
 };
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {  // x [B, H, S, E], as Hugging Face writes it
-  const at::Tensor cos = at::cat({table[0], table[0]}, -1), sin = at::cat({table[1], table[1]}, -1);
+  const at::Tensor cos = table.narrow(-1, 0, 4).repeat({1, 2}), sin = table.narrow(-1, 4, 4).repeat({1, 2});
   const int64_t half = x.size(-1) / 2;
   return x * cos + at::cat({-x.slice(-1, half), x.slice(-1, 0, half)}, -1) * sin;
 }
 
 std::vector<Case> cases() {
-  const at::Tensor table = rope_table({.factor = 8}, 5, 8);
+  const at::Tensor table = rope_table({.factor = 8}, 5, 8), tokens = at::tensor({3, 0, 6, 3, 3, 1}, at::kLong).view({2, 3});
   return {
       {"linear", {random({6, 4}), random({2, 3, 4})},
-       [](const Tensors& t) { return Tensors{nn::linear(t[0], t[1])}; },
-       [](const Tensors& t) { return Tensors{at::linear(t[0], t[1].reshape({6, 4}))}; }},
-      {"rms_norm", {random({6, 16}), random({16})},
-       [](const Tensors& t) { return Tensors{nn::rms_norm(t[0], t[1], 1e-5)}; },
+       [](const Tensors& t) { return Tensors{nn::linear(t[0], {t[1]})}; },
+       [](const Tensors& t) { return Tensors{at::linear(t[0], t[1].reshape({6, 4})).view({6, 2, 3})}; }},
+      {"linear on [B, S, I]", {random({2, 5, 4}), random({3, 4})},
+       [](const Tensors& t) { return Tensors{nn::linear(t[0], {t[1]})}; },
+       [](const Tensors& t) { return Tensors{at::linear(t[0], t[1])}; }},
+      {"embedding", {random({7, 4})},
+       [tokens](const Tensors& t) { return Tensors{nn::embedding(tokens, {t[0]}, at::kFloat)}; },
+       [tokens](const Tensors& t) { return Tensors{at::embedding(t[0], tokens)}; }},
+      {"rms_norm", {random({2, 3, 16}), random({16})},
+       [](const Tensors& t) { return Tensors{nn::rms_norm(t[0], {t[1]}, 1e-5)}; },
        [](const Tensors& t) { return Tensors{at::rms_norm(t[0], {16}, t[1], 1e-5)}; }},
-      {"swiglu", {random({6, 2, 8})},
+      {"swiglu", {random({2, 3, 2, 8})},
        [](const Tensors& t) { return Tensors{swiglu(t[0])}; },
-       [](const Tensors& t) { return Tensors{at::silu(t[0].select(1, 0)) * t[0].select(1, 1)}; }},
+       [](const Tensors& t) { return Tensors{at::silu(t[0].select(2, 0)) * t[0].select(2, 1)}; }},
       {"split_qkv_rope", {random({2, 5, 3, 4, 8})},
        [table](const Tensors& t) {
          const auto parts = split_qkv_rope(t[0], table, 0.25);
@@ -59,7 +73,7 @@ std::vector<Case> cases() {
        }},
       {"split_qkv_norm_rope", {random({2, 5, 3, 4, 8}), random({8}), random({8})},
        [table](const Tensors& t) {
-         const auto parts = split_qkv_norm_rope(t[0], t[1], t[2], 1e-2, table, 0.25);
+         const auto parts = split_qkv_norm_rope(t[0], {t[1]}, {t[2]}, 1e-2, table, 0.25);
          return Tensors(parts.begin(), parts.end());
        },
        [table](const Tensors& t) {
@@ -92,12 +106,17 @@ TEST(Layers, EqualTheirCompositionInValueAndGradient) {
 }
 
 TEST(Linear, KeepsTheWeightsGradientInFloat32) {
-  const at::Tensor x = at::randn({64, 8}).to(at::kBFloat16), w = random({4, 8});
-  const at::Tensor y = nn::linear(x, w);
-  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-  const at::Tensor g = torch::autograd::grad({y.to(at::kFloat).sum()}, {w})[0];
-  EXPECT_EQ(g.scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::allclose(g, x.to(at::kFloat).sum(0).expand({4, 8}), 1e-5, 1e-5));  // no rounding to bfloat16
+  at::manual_seed(4);
+  const at::Tensor x = at::randn({2, 32, 8}).to(at::kBFloat16), cotangent = at::randn({2, 32, 3, 4}).to(at::kBFloat16), w = at::randn({3, 4, 8});
+  const at::Tensor expected = at::einsum("bsij,bsk->ijk", {cotangent.to(at::kDouble), x.to(at::kDouble)});
+  for (const at::Device device : {at::Device(at::kCPU), device::tpu()}) {
+    const at::Tensor weight = w.to(device).set_requires_grad(true);
+    const at::Tensor y = nn::linear(x.to(device), {weight});
+    EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+    const at::Tensor g = torch::autograd::grad({y}, {weight}, {cotangent.to(device)})[0];
+    EXPECT_EQ(g.scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::allclose(g.cpu().to(at::kDouble), expected, 1e-5, 1e-5)) << device;  // no rounding to bfloat16
+  }
 }
 
 TEST(Attention, StaysWithinDocuments) {

@@ -30,7 +30,7 @@ namespace flambeau::nn {
 // A parameter as a module holds it: float32, and the logical axes of its dimensions.
 struct Weight {
   at::Tensor value;
-  spmd::Axes axes;
+  spmd::Axes axes = {};
 };
 
 struct Init {

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/used_weight.h"
+
 namespace flambeau::nn {
 namespace {
 
@@ -35,10 +37,11 @@ at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
 }
 
-// [.., S, E/2] as [.., S, 1, 1, E/2] in x's dtype, to be applied to [B, S, K, P, E/2].
+// cos and sin of [.., S, E] as [.., S, 1, 1, E/2] in x's dtype, to be applied to [B, S, K, P, E/2].
 std::array<at::Tensor, 2> tables(const at::Tensor& table, at::ScalarType dtype) {
   const at::Tensor t = table.unsqueeze(-2).unsqueeze(-2).to(dtype);
-  return {t.select(0, 0), t.select(0, 1)};
+  const int64_t half = t.size(-1) / 2;
+  return {t.narrow(-1, 0, half), t.narrow(-1, half, half)};
 }
 
 struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
@@ -71,8 +74,10 @@ struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
     return at::cat({(q_norm * scale).unsqueeze(0).expand({G, -1}), k_norm.unsqueeze(0)});
   }
 
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm,
-                               double epsilon, const at::Tensor& table, double scale) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& q_value, const at::Tensor& k_value,
+                               const Weight& weight, double epsilon, const at::Tensor& table, double scale) {
+    const at::Tensor q_norm = used_weight(ctx, q_value, weight.axes, at::kFloat);
+    const at::Tensor k_norm = used_weight(ctx, k_value, weight.axes, at::kFloat);
     const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
     const at::Tensor x = qkv.narrow(3, 0, G + 1).to(at::kFloat);
     const at::Tensor inverse_rms = at::mean(x * x, {-1}, true).add(epsilon).rsqrt();
@@ -98,7 +103,8 @@ struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
     const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * inverse_rms;
     const at::Tensor dw = (g * normed).sum({0, 1, 2});
     const at::Tensor dqkv = at::cat({dx.to(qkv.scalar_type()), gradients[2].transpose(1, 2).unsqueeze(3)}, 3);
-    return {dqkv, dw.narrow(0, 0, G).sum(0) * scale, dw.select(0, G), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {dqkv, weight_gradient(ctx, dw.narrow(0, 0, G).sum(0) * scale), weight_gradient(ctx, dw.select(0, G)), at::Tensor(),
+            at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -107,7 +113,7 @@ struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
 at::Tensor rope_table(const RopeOptions& options, int64_t positions, int64_t head_dim) {
   const at::Tensor angles_SF =
       at::arange(positions, at::kLong).to(at::kFloat).unsqueeze(1) * inverse_frequencies(options, head_dim).unsqueeze(0);
-  return at::stack({angles_SF.cos(), angles_SF.sin()});
+  return at::cat({angles_SF.cos(), angles_SF.sin()}, 1);
 }
 
 std::array<at::Tensor, 3> split_qkv_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& table, double scale) {
@@ -115,9 +121,9 @@ std::array<at::Tensor, 3> split_qkv_rope(const at::Tensor& qkv_BSKPE, const at::
   return {parts[0], parts[1], parts[2]};
 }
 
-std::array<at::Tensor, 3> split_qkv_norm_rope(const at::Tensor& qkv_BSKPE, const at::Tensor& q_norm_E, const at::Tensor& k_norm_E,
+std::array<at::Tensor, 3> split_qkv_norm_rope(const at::Tensor& qkv_BSKPE, const Weight& q_norm_E, const Weight& k_norm_E,
                                               double epsilon, const at::Tensor& table, double scale) {
-  auto parts = SplitQkvNormRope::apply(qkv_BSKPE, q_norm_E, k_norm_E, epsilon, table, scale);
+  auto parts = SplitQkvNormRope::apply(qkv_BSKPE, q_norm_E.value, k_norm_E.value, q_norm_E, epsilon, table, scale);
   return {parts[0], parts[1], parts[2]};
 }
 

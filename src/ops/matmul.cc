@@ -1,4 +1,6 @@
 // Matrix products. float16 and bfloat16 multiply into float32 and are rounded once, after the bias is added.
+#include <algorithm>
+
 #include "ops/tables.h"
 #include "ops/tensor_util.h"
 
@@ -165,6 +167,62 @@ Value vdot(Builder& b, Value x, Value y) {
   return inner_product(b, "vdot", x, y);
 }
 
+// ---- contractions -----------------------------------------------------------------------------------------------------------
+
+// One operand of a contraction: its contracted dimensions in the order of the other's, and those that are left.
+struct Side {
+  Value value;
+  Dims contracted, left;
+
+  Side(Value x, const Dims& dims) : value(x) {
+    for (int64_t d : dims) {
+      contracted.push_back(wrap_dim(d, x.rank()));
+      if (std::count(contracted.begin(), contracted.end(), contracted.back()) > 1)
+        raise<InvalidArgument>("[dot_general] expected different dimensions, got {} twice", d);
+    }
+    for (int64_t d = 0; d < x.rank(); ++d)
+      if (std::find(contracted.begin(), contracted.end(), d) == contracted.end()) left.push_back(d);
+  }
+
+  Dims sizes(const Dims& dims) const {
+    Dims sizes;
+    for (int64_t d : dims) sizes.push_back(value.dim(d));
+    return sizes;
+  }
+
+  // Whether the contracted dimensions stand together, in order, in front of or behind the others: then it is a matrix in memory.
+  bool is_matrix() const {
+    for (size_t i = 1; i < contracted.size(); ++i)
+      if (contracted[i] != contracted[i - 1] + 1) return false;
+    return !contracted.empty() && !left.empty() && (contracted.front() == 0 || contracted.back() == value.rank() - 1);
+  }
+
+  Side matrix(Builder& b) const {
+    const bool front = contracted.front() == 0;
+    const int64_t inner = hlo::Type{value.dtype(), sizes(contracted)}.elements(), outer = hlo::Type{value.dtype(), sizes(left)}.elements();
+    return {b.reshape(value, front ? Dims{inner, outer} : Dims{outer, inner}), {front ? 0 : 1}};
+  }
+};
+
+// x and y contracted over x_dims[i] of x and y_dims[i] of y; the result has what is left of x, then what is left of y. float16
+// and bfloat16 give their own type, or float32 without having been rounded.
+Value dot_general(Builder& b, Value x, Value y, const Dims& x_dims, const Dims& y_dims, std::optional<DType> out) {
+  Side left(x, x_dims), right(y, y_dims);
+  if (left.sizes(left.contracted) != right.sizes(right.contracted))
+    raise<InvalidArgument>("[dot_general] expected contracted dimensions of equal sizes, got {} of {} and {} of {}", shape_text(x_dims),
+                           shape_text(x.dims()), shape_text(y_dims), shape_text(y.dims()));
+  require_same_dtype(x, y);
+  Dims dims = left.sizes(left.left), rest = right.sizes(right.left);
+  dims.insert(dims.end(), rest.begin(), rest.end());
+  // Dimensions that a mesh splits must stay apart. Without one, a product of matrices is what CPUs are best at.
+  if (!b.graph().mesh() && left.is_matrix() && right.is_matrix()) {
+    left = left.matrix(b);
+    right = right.matrix(b);
+  }
+  Value result = product(b, left.value, right.value, {{}, {}, left.contracted, right.contracted});
+  return convert(b, b.reshape(result, dims), checked_out(x, out.value_or(x.dtype())));
+}
+
 constexpr Row kRows[] = {
     row("aten::mm", lower<&mm>()),           row("aten::mm.dtype", lower<&mm_dtype>()),
     row("aten::bmm", lower<&bmm>()),         row("aten::bmm.dtype", lower<&bmm_dtype>()),
@@ -173,6 +231,7 @@ constexpr Row kRows[] = {
     row("aten::addbmm", lower<&addbmm>()),   row("aten::mv", lower<&mv>()),
     row("aten::addmv", lower<&addmv>()),     row("aten::addr", lower<&addr>()),
     row("aten::dot", lower<&dot>()),         row("aten::vdot", lower<&vdot>()),
+    row("flambeau::dot_general", lower<&dot_general>()),
 };
 
 }  // namespace

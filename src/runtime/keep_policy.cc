@@ -22,9 +22,9 @@ std::string_view base_name(std::string_view row) {
 
 const std::map<std::string_view, Names>& groups() {
   static const std::map<std::string_view, Names> all = {
-      {"mm", {"mm", "addmm"}},
+      {"mm", {"mm", "addmm", "dot_general"}},
       {"bmm", {"bmm", "baddbmm", "addbmm"}},
-      {"matmul", {"mm", "addmm", "bmm", "baddbmm", "addbmm"}},
+      {"matmul", {"mm", "addmm", "dot_general", "bmm", "baddbmm", "addbmm"}},
       {"attention", {kAttention}},
   };
   return all;
@@ -67,6 +67,12 @@ double bytes_moved(const Trace& trace, const Call& call) {
 
 double multiplications(const Trace& trace, const Call& call) {
   const std::string_view name = base_name(call.row->name);
+  if (name == "dot_general") {
+    double contracted = 1;
+    const Dims& sizes = sizes_of(call, 0);
+    for (int64_t d : std::get<Dims>(call.arguments[2])) contracted *= static_cast<double>(sizes.at(static_cast<size_t>(d < 0 ? d + std::ssize(sizes) : d)));
+    return elements(trace.type(*call.outputs[0]).dims) * contracted;
+  }
   if (is_matmul(name)) {
     const size_t left = name.starts_with("add") || name.starts_with("badd") ? 1 : 0;  // behind what is added
     const double batch = name == "addbmm" ? static_cast<double>(sizes_of(call, left)[0]) : 1;

@@ -26,8 +26,7 @@ models::Inputs model_inputs(const Tensors& batch, bool documents) {
 }
 
 at::Tensor loss_sum(const models::Model& model, const Tensors& batch, const StepOptions& options) {
-  const at::Tensor logits_NV = model.forward(model_inputs(batch, options.documents), options.compute);
-  return nn::cross_entropy_sum(logits_NV, batch[kLabels].reshape({-1}));
+  return nn::cross_entropy_sum(model.forward(model_inputs(batch, options.documents), options.compute), batch[kLabels]);
 }
 
 // Loss / valid and its gradients for one microbatch: [loss, gradients...].
@@ -144,7 +143,7 @@ EvalStep::Result EvalStep::operator()(const TokenBatch& batch) {
 SampleStep::SampleStep(const models::Model& model, at::Device device, StepOptions options, int64_t context)
     : device_(device), context_(context), capture_("sample_step", [&model, options](const Tensors& inputs) -> Tensors {
         const at::NoGradGuard no_grad;
-        const at::Tensor logits_SV = model.forward({inputs[0], {}, {}}, options.compute);
+        const at::Tensor logits_SV = model.forward({inputs[0], {}, {}}, options.compute).squeeze(0);
         return {logits_SV.index_select(0, inputs[1]).squeeze(0).to(at::kFloat)};
       }) {}
 

@@ -268,7 +268,7 @@ TEST(SampleStep, LooksAtThePrefixAlone) {
   Small small;
   SampleStep step(*small.model, at::kCPU, {}, 16);
   const at::NoGradGuard no_grad;
-  const at::Tensor expected = small.model->forward({at::tensor({3, 1, 4}, at::kLong).unsqueeze(0), {}, {}}, at::kFloat)[2];
+  const at::Tensor expected = small.model->forward({at::tensor({3, 1, 4}, at::kLong).unsqueeze(0), {}, {}}, at::kFloat)[0][2];
   EXPECT_TRUE(at::allclose(step({3, 1, 4}), expected, 1e-4, 1e-5));
 }
 

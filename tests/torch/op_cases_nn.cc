@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/library.h>
 
 #include "op_case.h"
 
@@ -53,6 +54,33 @@ const bool matrices = add_cases({
     {"aten::dot", {x(5), y(4)}},
     {"aten::dot", {x(5), y(5)}, {.dtypes = kExact, .pairs = true}},
     {"aten::vdot", {x(5), y(5)}, {.dtypes = {at::kLong, at::kFloat, at::kDouble, at::kComplexFloat}}},
+});
+
+// Of our own: PyTorch's is tensordot, which has no other result type.
+TORCH_LIBRARY_FRAGMENT(flambeau, library) {
+  library.def("dot_general(Tensor x, Tensor y, int[] x_dims, int[] y_dims, ScalarType? dtype=None) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(flambeau, CPU, library) {
+  library.impl("dot_general", [](const at::Tensor& x, const at::Tensor& y, at::IntArrayRef x_dims, at::IntArrayRef y_dims,
+                                 std::optional<at::ScalarType> dtype) {
+    return at::tensordot(x.to(dtype.value_or(x.scalar_type())), y.to(dtype.value_or(y.scalar_type())), x_dims, y_dims);
+  });
+}
+const Options kWidened = {.dtypes = {at::kHalf, at::kBFloat16, at::kFloat}, .tolerances = {{at::kFloat, 1e-5, 1e-5, "sums in another order"}}};
+const bool contractions = add_cases({
+    {"flambeau::dot_general", {x(2, 3, 4), y(5, 6, 4), ints(-1), ints(-1)}, kMatrices},      // y of a linear layer
+    {"flambeau::dot_general", {x(2, 3, 5, 6), y(5, 6, 4), ints(2, 3), ints(0, 1)}, kMatrices},  // dx
+    {"flambeau::dot_general", {x(2, 3, 5, 6), y(2, 3, 4), ints(0, 1), ints(0, 1)}, kMatrices},  // dw
+    {"flambeau::dot_general", {x(2, 3, 5, 6), y(2, 3, 4), ints(0, 1), ints(0, 1), at::kFloat}, kWidened},
+    {"flambeau::dot_general", {x(2, 3, 4), y(3, 5, 2), ints(0, 1), ints(2, 0)}, kMatrices},  // in another order
+    {"flambeau::dot_general", {x(3, 4, 2), y(4, 5), ints(1), ints(0)}, kMatrices},           // from the midst
+    {"flambeau::dot_general", {x(3, 4), y(3, 4), ints(0, 1), ints(0, 1)}, kMatrices},        // to a number
+    {"flambeau::dot_general", {x(3), y(4), ints(), ints()}, kMatrices},
+    {"flambeau::dot_general", {x(3, 0), y(0, 5), ints(1), ints(0)}, kOfFloats},
+    {"flambeau::dot_general", {x(3, 4), y(4, 5), ints(1), ints(0)}, {.dtypes = kExact, .pairs = true}},
+    {"flambeau::dot_general", {x(3, 4), y(5, 4), ints(1), ints(0)}},   // sizes differ
+    {"flambeau::dot_general", {x(3, 4), y(4, 4), ints(1), ints(2)}},   // no such dimension
+    {"flambeau::dot_general", {x(4, 4), y(4, 4), ints(1, 1), ints(0, 1)}},
 });
 
 // The .dtype forms have kernels for CUDA alone: the product in the wider type.

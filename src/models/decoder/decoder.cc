@@ -9,10 +9,12 @@
 #include "nn/feed_forward.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
+#include "spmd/sharding.h"
 
 namespace flambeau::models {
 
 using nn::Init;
+using spmd::shard_hint;
 
 void Decoder::Layer::declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& c) {
   const int64_t G = c.heads / c.kv_heads, E = c.head_dim;
@@ -61,42 +63,49 @@ void Decoder::prepare(at::Device device, int64_t max_context) {
   rope_table_ = nn::rope_table(config_.rope, max_context, config_.head_dim).to(device);
 }
 
-at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_ND, const at::Tensor& table,
-                                    const at::Tensor& mask, int64_t batch) const {
-  const int64_t N = x_ND.size(0), K = config_.kv_heads, G = config_.heads / K, E = config_.head_dim;
-  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.attention_norm.value, config_.norm_epsilon);
-  const at::Tensor qkv = nn::linear(h_ND, layer.qkv.value).view({batch, N / batch, K, G + 2, E});
-  const double scale = 1 / std::sqrt(static_cast<double>(E));
+namespace {
+
+// The residual stream between blocks; what a product reads that splits heads or feed-forward width, as the norm before it gives it.
+at::Tensor residual(const at::Tensor& x_BSD) { return shard_hint(x_BSD, {"batch", "sequence_block", ""}); }
+at::Tensor gathered(const at::Tensor& x_BSD) { return shard_hint(x_BSD, {"batch", "sequence", ""}); }
+
+}  // namespace
+
+at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table,
+                                    const at::Tensor& mask) const {
+  const at::Tensor h_BSD = gathered(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
+  const at::Tensor qkv_BSKPE = shard_hint(nn::linear(h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
+  const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   const auto [q, k, v] = config_.qk_norm
-                             ? nn::split_qkv_norm_rope(qkv, layer.q_norm.value, layer.k_norm.value, config_.norm_epsilon, table, scale)
-                             : nn::split_qkv_rope(qkv, table, scale);
-  return nn::linear(nn::attention(q, k, v, mask).reshape({N, config_.heads * E}), layer.wo.value);
+                             ? nn::split_qkv_norm_rope(qkv_BSKPE, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
+                             : nn::split_qkv_rope(qkv_BSKPE, table, scale);
+  const at::Tensor heads_BSHE = shard_hint(nn::attention(q, k, v, mask), {"batch", "sequence", "heads", ""});
+  return nn::linear(heads_BSHE.flatten(2), layer.wo);
 }
 
-at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_ND) const {
-  const at::Tensor h_ND = nn::rms_norm(x_ND, layer.ffn_norm.value, config_.norm_epsilon);
-  return nn::linear(nn::swiglu(nn::linear(h_ND, layer.w13.value).view({x_ND.size(0), 2, config_.ffn_dim})), layer.w2.value);
+at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const {
+  const at::Tensor h_BSD = gathered(nn::rms_norm(x_BSD, layer.ffn_norm, config_.norm_epsilon));
+  const at::Tensor h_BS2F = shard_hint(nn::linear(h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
+  return nn::linear(nn::swiglu(h_BS2F), layer.w2);
 }
 
-at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
-  const int64_t B = inputs.tokens_BS.size(0), S = inputs.tokens_BS.size(1);
-  FLAMBEAU_CHECK(rope_table_.defined() && S <= rope_table_.size(1), "prepare() was called for this context length");
-  const at::Tensor table = inputs.positions_BS.defined()
-                               ? rope_table_.index_select(1, inputs.positions_BS.reshape({B * S})).view({2, B, S, -1})
-                               : rope_table_.narrow(1, 0, S);
+at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
+  const int64_t S = inputs.tokens_BS.size(1);
+  FLAMBEAU_CHECK(rope_table_.defined() && S <= rope_table_.size(0), "prepare() was called for this context length");
+  const at::Tensor table = inputs.positions_BS.defined() ? at::embedding(rope_table_, inputs.positions_BS) : rope_table_.narrow(0, 0, S);
   const at::Tensor mask = inputs.documents_BS.defined() ? nn::document_mask(inputs.documents_BS) : at::Tensor();
   const auto show = [&](const std::string& name, const at::Tensor& value) {
     if (probe) probe(name, value);
   };
 
-  at::Tensor x_ND = at::embedding(embedding_.value, inputs.tokens_BS.reshape({B * S})).to(compute);
-  show("tok_embeddings", x_ND);
-  const auto attend = [&](const Layer& layer, const at::Tensor& x) { return x + attention_block(layer, x, table, mask, B); };
-  const auto feed = [&](const Layer& layer, const at::Tensor& x) { return x + feed_forward_block(layer, x); };
+  at::Tensor x_BSD = residual(nn::embedding(inputs.tokens_BS, embedding_, compute));
+  show("tok_embeddings", x_BSD);
+  const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, mask)); };
+  const auto feed = [&](const Layer& layer, const at::Tensor& x) { return residual(x + feed_forward_block(layer, x)); };
   if (scan_ && !probe) {
-    x_ND = layers_.scan(x_ND, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
+    x_BSD = layers_.scan(x_BSD, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
   } else {
-    x_ND = layers_.apply(x_ND, [&](const Layer& layer, at::Tensor x, int64_t index) {
+    x_BSD = layers_.apply(x_BSD, [&](const Layer& layer, at::Tensor x, int64_t index) {
       x = attend(layer, x);
       show("layers." + std::to_string(index) + ".attention", x);
       x = feed(layer, x);
@@ -104,10 +113,7 @@ at::Tensor Decoder::forward(const Inputs& inputs, at::ScalarType compute, const 
       return x;
     });
   }
-  x_ND = nn::rms_norm(x_ND, norm_.value, config_.norm_epsilon);
-  const at::Tensor logits_NV = nn::linear(x_ND, (config_.tied ? embedding_ : head_).value);
-  show("output", logits_NV);
-  return logits_NV;
+  return gathered(nn::rms_norm(x_BSD, norm_, config_.norm_epsilon));
 }
 
 Sizes Decoder::sizes() const {

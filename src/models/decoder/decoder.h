@@ -4,7 +4,7 @@
 // Projections that read the same input are fused, with the fused parts on a dimension of their own:
 // qkv [K, G + 2, E, D] (for each key-value head its G query heads, the key, the value) and w13 [2, F, D] (gate, up).
 //
-// Legend of shape suffixes: B batch, S sequence, N = B S tokens, D width, H query heads, K key-value heads, G = H / K,
+// Legend of shape suffixes: B batch, S sequence, D width, H query heads, K key-value heads, G = H / K,
 // E head width, F feed-forward width, V vocabulary.
 #pragma once
 
@@ -54,7 +54,8 @@ class Decoder : public Model {
 
   void run_layers_as_loop(std::optional<device::KeepPolicy> policy) override;
   void prepare(at::Device device, int64_t max_context) override;
-  at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
+  at::Tensor hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
+  const nn::Weight& head() const override { return config_.tied ? embedding_ : head_; }
   Sizes sizes() const override;
   int64_t vocabulary() const override { return config_.vocab_size; }
   int64_t max_context() const override { return config_.max_context; }
@@ -78,14 +79,13 @@ class Decoder : public Model {
     void declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& config);
   };
 
-  at::Tensor attention_block(const Layer& layer, const at::Tensor& x_ND, const at::Tensor& table, const at::Tensor& mask,
-                             int64_t batch) const;
-  at::Tensor feed_forward_block(const Layer& layer, const at::Tensor& x_ND) const;
+  at::Tensor attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table, const at::Tensor& mask) const;
+  at::Tensor feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const;
 
   std::string family_;
   nn::Weight embedding_, norm_, head_;
   nn::Stack<Layer> layers_;
-  at::Tensor rope_table_;  // [2, context, E / 2]
+  at::Tensor rope_table_;  // [context, E]
 };
 
 }  // namespace flambeau::models

@@ -1,0 +1,27 @@
+// Weights within the autograd functions of this folder.
+//
+// The functions take a weight twice: its value, which autograd follows, and the Weight, for its axes. What they keep for the
+// backward pass is the weight as it was used; whether that is kept or made again is the checkpoint policy's choice (device/scan.h).
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "spmd/sharding.h"
+
+namespace flambeau::nn {
+
+// `value` as `dtype`, gathered.
+inline at::Tensor used_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& value, const spmd::Axes& axes, at::ScalarType dtype) {
+  ctx->saved_data["axes"] = axes;
+  return spmd::gather_weight(value.to(dtype), axes);
+}
+
+// The gradient of a weight, laid out as the weight is stored.
+inline at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient) {
+  spmd::Axes axes;
+  for (const c10::IValue& axis : ctx->saved_data["axes"].toListRef()) axes.push_back(axis.toStringRef());
+  return spmd::shard_hint(gradient, axes);
+}
+
+}  // namespace flambeau::nn
