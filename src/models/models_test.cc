@@ -1,15 +1,27 @@
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "device/capture.h"
+#include "device/device.h"
 #include "models/model.h"
 #include "nn/loss.h"
+#include "spmd/plan.h"
 
 namespace flambeau::models {
 namespace {
+
+class Environment : public testing::Environment {
+ public:
+  void SetUp() override { device::initialize({.virtual_devices = 8}, true); }
+};
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
 constexpr Overrides kSmall{.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48};
 
@@ -118,6 +130,65 @@ TEST(Models, BeginWithSmallLogits) {
     const at::Tensor logits = model->forward({tokens, {}, {}}, at::kFloat);
     // The head's rows have length 1 and its input has length sqrt(D) = 16, so no logit is far beyond it.
     EXPECT_LT(nn::cross_entropy_sum(logits, labels).item<float>() / 128, std::log(64.0) + 16) << family;
+  }
+}
+
+TEST(Models, NameTheAxesOfEveryParameter) {
+  for (const char* family : {"llama3", "qwen3"}) {
+    const auto model = make_model(family, "debug", {});
+    for (const nn::Parameter& p : model->parameters()) {
+      ASSERT_EQ(p.axes.size(), p.shape.size()) << p.name;
+      const bool is_matrix = p.shape.size() > 1;
+      EXPECT_EQ(std::ranges::count(p.axes, "embed"), p.name.ends_with("q_norm.weight") || p.name.ends_with("k_norm.weight") ? 0 : 1) << p.name;
+      const auto by_tensor = [](const std::string& axis) { return axis == "vocab" || axis == "kv_heads" || axis == "heads" || axis == "ffn"; };
+      EXPECT_EQ(std::ranges::count_if(p.axes, by_tensor), is_matrix ? 1 : 0) << p.name;
+    }
+  }
+}
+
+// Loss and gradients of one batch: those of logical parameters, on the CPU.
+std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::KeepPolicy> loop) {
+  const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 3, .dim = 32, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 48});
+  model->run_layers_as_loop(loop);
+  model->parameters().initialize(6, device);
+  model->prepare(device, 16);
+  device::Capture step("gradients", [&](const std::vector<at::Tensor>& in) {
+    const at::AutoGradMode grad(true);
+    const at::Tensor logits = model->forward({in[0], in[2], in[3]}, at::kFloat);
+    const at::Tensor loss = nn::cross_entropy_sum(logits, in[1]) / nn::valid_tokens(in[1]);
+    std::vector<at::Tensor> out = torch::autograd::grad({loss}, model->parameters().tensors());
+    out.push_back(loss.detach());
+    return out;
+  });
+  at::manual_seed(8);
+  const at::Tensor tokens = at::randint(64, {4, 16}, at::kLong), labels = at::randint(64, {4, 16}, at::kLong);
+  const at::Tensor positions = (at::arange(16, at::kLong) % 10).expand({4, 16}).contiguous();  // two documents a row
+  const at::Tensor documents = at::floor_divide(at::arange(16, at::kLong), 10).expand({4, 16}).contiguous();
+  std::vector<at::Tensor> results = step({tokens.to(device), labels.to(device), positions.to(device), documents.to(device)});
+  const at::Tensor loss = results.back().cpu();
+  results.pop_back();
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& row : model->parameters().rows_of(results)) rows.push_back(row.cpu());
+  rows.push_back(loss);
+  return rows;
+}
+
+TEST(Models, AreTheSameOnEveryMesh) {
+  const device::KeepPolicy full{.kind = device::KeepPolicy::Kind::Full};
+  for (const char* family : {"llama3", "qwen3"}) {
+    const std::vector<at::Tensor> expected = gradients_of(family, at::kCPU, {});
+    for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.shard = 4}, {.tensor = 4}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
+      for (const bool loop : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} on {} devices, tensor {}{}", family, degrees.devices(), degrees.tensor, loop ? ", as a loop" : ""));
+        spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+        const std::vector<at::Tensor> got = gradients_of(family, device::tpu(), loop ? std::optional(full) : std::nullopt);
+        spmd::use_plan(std::nullopt);
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_LE((got[i] - expected[i]).abs().max().item<float>(), 2e-5 * expected[i].abs().max().item<float>()) << i;
+        }
+      }
+    }
   }
 }
 

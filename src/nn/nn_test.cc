@@ -16,6 +16,7 @@
 #include "nn/parameter.h"
 #include "nn/rope.h"
 #include "nn/stack.h"
+#include "spmd/plan.h"
 
 namespace flambeau::nn {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 // Before the first gradient: autograd's threads are those of the devices that it knows then.
 class Environment : public testing::Environment {
  public:
-  void SetUp() override { device::initialize({}, true); }
+  void SetUp() override { device::initialize({.virtual_devices = 8}, true); }
 };
 const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
@@ -138,27 +139,6 @@ TEST(Loss, SumsValidTokens) {
   EXPECT_EQ(valid_tokens(at::full({4}, -100, at::kLong)).item<float>(), 1);
 }
 
-TEST(Init, DependsOnSeedAndNameAlone) {
-  const auto values = [&](const char* name, uint64_t seed) {
-    return initial_values({name, {2, 50, 40}, Init::normal(0.5, 0.9)}, seed);
-  };
-  EXPECT_TRUE(at::equal(values("a", 1), values("a", 1)));
-  EXPECT_FALSE(at::equal(values("a", 1), values("b", 1)));
-  EXPECT_FALSE(at::equal(values("a", 1), values("a", 2)));
-  EXPECT_LE(values("a", 1).abs().max().item<float>(), 0.9F);
-  // An element's value does not depend on how many elements follow.
-  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({"a", {50, 40}, Init::normal(0.5, 0.9)}, 1)));
-}
-
-TEST(Init, HasTheStandardDeviationOfEachPart) {
-  Init init = Init::normal(0.02, 2);
-  init.part_scale = {1, 0.25};
-  const at::Tensor values = initial_values({"w13", {2, 300, 200}, init}, 3);
-  EXPECT_NEAR(values[0].std().item<float>(), 0.02, 4e-4);
-  EXPECT_NEAR(values[1].std().item<float>(), 0.005, 1e-4);
-  EXPECT_NEAR(values.mean().item<float>(), 0, 2e-4);
-}
-
 // ---- layouts --------------------------------------------------------------------------------------------------------------
 
 struct TwoWeights {
@@ -171,18 +151,55 @@ struct TwoWeights {
 };
 
 struct Layered {
-  explicit Layered(bool stacked) {
+  explicit Layered(bool stacked, at::Device device = at::kCPU) {
     list.add("first", first, {3}, Init::normal(1));
     layers.declare(list, "layers");
     list.add("last", last, {2, 3}, Init::normal(1));
     list.set_axes(std::vector<AxesRule>{{"first", {"embed"}}, {"layers.*.a", {"ffn", "embed"}}, {"layers.*.b", {"embed"}}, {"last", {"", "embed"}}});
     if (stacked) layers.lay_out_stacked(list);
-    list.initialize(7, at::kCPU);
+    list.initialize(7, device);
   }
   Parameters list;
   Weight first, last;
   Stack<TwoWeights> layers{3};
 };
+
+TEST(Init, DependsOnSeedAndNameAlone) {
+  const auto values = [&](const char* name, uint64_t seed) {
+    return initial_values({name, {2, 50, 40}, Init::normal(0.5, 0.9)}, seed);
+  };
+  EXPECT_TRUE(at::equal(values("a", 1), values("a", 1)));
+  EXPECT_FALSE(at::equal(values("a", 1), values("b", 1)));
+  EXPECT_FALSE(at::equal(values("a", 1), values("a", 2)));
+  EXPECT_LE(values("a", 1).abs().max().item<float>(), 0.9F);
+  // An element's value does not depend on how many elements follow.
+  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({"a", {50, 40}, Init::normal(0.5, 0.9)}, 1)));
+}
+
+TEST(Init, GivesEveryMeshAndLayoutTheSameBits) {
+  const Tensors expected = [] {
+    const Layered model(false);
+    return model.list.rows_of(model.list.tensors());
+  }();
+  for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.shard = 3}, {.tensor = 2}, {.shard = 3, .tensor = 2}}) {
+    spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+    for (const bool stacked : {false, true}) {
+      const Layered model(stacked, device::tpu());
+      const Tensors rows = model.list.rows_of(model.list.tensors());
+      for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(at::equal(rows[i].cpu(), expected[i])) << degrees.devices() << stacked << i;
+    }
+    spmd::use_plan(std::nullopt);
+  }
+}
+
+TEST(Init, HasTheStandardDeviationOfEachPart) {
+  Init init = Init::normal(0.02, 2);
+  init.part_scale = {1, 0.25};
+  const at::Tensor values = initial_values({"w13", {2, 300, 200}, init}, 3);
+  EXPECT_NEAR(values[0].std().item<float>(), 0.02, 4e-4);
+  EXPECT_NEAR(values[1].std().item<float>(), 0.005, 1e-4);
+  EXPECT_NEAR(values.mean().item<float>(), 0, 2e-4);
+}
 
 TEST(Layouts, HoldTheSameLogicalParameters) {
   const Layered apart(false), stacked(true);

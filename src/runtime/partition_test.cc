@@ -208,6 +208,17 @@ TEST(Partition, StaysWithinTheBudget) {
   }
 }
 
+TEST(KeepPolicy, CountsContractionsAsProducts) {
+  Body body;
+  body.carry("x", {32, 100});
+  body.row("w", {40, 100});
+  body.call("product", *ops::find_row("aten::mm"), {body.ref("x"), body.transposed("w")});
+  body.call("contraction", *ops::find_row("flambeau::dot_general"), {body.ref("x"), body.ref("w"), Dims{-1}, Dims{1}, std::monostate{}});
+  const Trace& trace = *body.finish("product", {}, {}).body;
+  EXPECT_EQ(cost_of(trace, trace.calls()[0]), cost_of(trace, trace.calls()[1]));
+  for (const Call& call : trace.calls()) EXPECT_TRUE(is_of(call, {"matmul"}) && is_of(call, {"mm"}) && !is_of(call, {"bmm"}));
+}
+
 TEST(KeepPolicy, ReadsListsOfOps) {
   EXPECT_EQ(parse_kept_ops("mm, attention"), (std::vector<std::string>{"mm", "attention"}));
   EXPECT_EQ(parse_kept_ops("aten::silu"), (std::vector<std::string>{"silu"}));
