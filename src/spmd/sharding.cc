@@ -33,12 +33,12 @@ bool applies(const at::Tensor& x, const Axes& axes) {
 }
 
 struct Hint : torch::autograd::Function<Hint> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Axes& axes) {
-    ctx->saved_data["axes"] = axes;
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Axes& axes, const Axes& gradient_axes) {
+    ctx->saved_data["axes"] = gradient_axes;
     return call(runtime::kShardHint, x, plan()->sharding_where_it_divides(axes, x.sizes().vec()));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor()};
+    return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -54,7 +54,11 @@ struct Gather : torch::autograd::Function<Gather> {
 
 }  // namespace
 
-at::Tensor shard_hint(const at::Tensor& x, const Axes& axes) { return applies(x, axes) ? Hint::apply(x, axes) : x; }
+at::Tensor shard_hint(const at::Tensor& x, const Axes& axes) { return shard_hint(x, axes, axes); }
+
+at::Tensor shard_hint(const at::Tensor& x, const Axes& axes, const Axes& gradient_axes) {
+  return applies(x, axes) ? Hint::apply(x, axes, gradient_axes) : x;
+}
 
 at::Tensor gather_weight(const at::Tensor& weight, const Axes& axes) {
   return applies(weight, axes) ? Gather::apply(weight, axes) : weight;

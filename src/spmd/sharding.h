@@ -18,6 +18,8 @@ using Axes = std::vector<std::string>;
 // `x`, which the partitioner is told to lay out as the plan says; its gradient is laid out alike. An axis of the mesh that does not
 // divide a dimension is left out: a batch of one row is on every device.
 at::Tensor shard_hint(const at::Tensor& x, const Axes& axes);
+// The same with another layout for the gradient, where it enters or leaves a part of the model that is split otherwise.
+at::Tensor shard_hint(const at::Tensor& x, const Axes& axes, const Axes& gradient_axes);
 
 // A weight as it is used: gathered over the data-parallel axes of the mesh that split it where it is stored (fully sharded data
 // parallelism), still split over the others. Its gradient is reduced in the weight's dtype and split as the weight is stored.

@@ -65,28 +65,32 @@ void Decoder::prepare(at::Device device, int64_t max_context) {
 
 namespace {
 
-// The residual stream between blocks; what a product reads that splits heads or feed-forward width, as the norm before it gives it.
-at::Tensor residual(const at::Tensor& x_BSD) { return shard_hint(x_BSD, {"batch", "sequence_block", ""}); }
-at::Tensor gathered(const at::Tensor& x_BSD) { return shard_hint(x_BSD, {"batch", "sequence", ""}); }
+// The residual stream between blocks, and the way in and out of products that split heads, feed-forward width or vocabulary: with
+// sequence parallelism the sequence is gathered going in and scattered coming out, and its gradient the other way round (Korthikanti
+// et al., 2022).
+const spmd::Axes kBlock{"batch", "sequence_block", ""}, kWhole{"batch", "sequence", ""};
+at::Tensor residual(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kBlock); }
+at::Tensor split_input(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kWhole, kBlock); }
+at::Tensor summed_output(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kBlock, kWhole); }
 
 }  // namespace
 
 at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table,
                                     const at::Tensor& mask) const {
-  const at::Tensor h_BSD = gathered(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
+  const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
   const at::Tensor qkv_BSKPE = shard_hint(nn::linear(h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
   const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   const auto [q, k, v] = config_.qk_norm
                              ? nn::split_qkv_norm_rope(qkv_BSKPE, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
                              : nn::split_qkv_rope(qkv_BSKPE, table, scale);
   const at::Tensor heads_BSHE = shard_hint(nn::attention(q, k, v, mask), {"batch", "sequence", "heads", ""});
-  return nn::linear(heads_BSHE.flatten(2), layer.wo);
+  return summed_output(nn::linear(heads_BSHE.flatten(2), layer.wo));
 }
 
 at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const {
-  const at::Tensor h_BSD = gathered(nn::rms_norm(x_BSD, layer.ffn_norm, config_.norm_epsilon));
+  const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.ffn_norm, config_.norm_epsilon));
   const at::Tensor h_BS2F = shard_hint(nn::linear(h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
-  return nn::linear(nn::swiglu(h_BS2F), layer.w2);
+  return summed_output(nn::linear(nn::swiglu(h_BS2F), layer.w2));
 }
 
 at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
@@ -98,7 +102,7 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
     if (probe) probe(name, value);
   };
 
-  at::Tensor x_BSD = residual(nn::embedding(inputs.tokens_BS, embedding_, compute));
+  at::Tensor x_BSD = summed_output(nn::embedding(inputs.tokens_BS, embedding_, compute));
   show("tok_embeddings", x_BSD);
   const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, mask)); };
   const auto feed = [&](const Layer& layer, const at::Tensor& x) { return residual(x + feed_forward_block(layer, x)); };
@@ -113,7 +117,7 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
       return x;
     });
   }
-  return gathered(nn::rms_norm(x_BSD, norm_, config_.norm_epsilon));
+  return split_input(nn::rms_norm(x_BSD, norm_, config_.norm_epsilon));
 }
 
 Sizes Decoder::sizes() const {
