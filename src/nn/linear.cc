@@ -68,8 +68,4 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight) {
   return Linear::apply(x, w, weight);
 }
 
-at::Tensor embedding(const at::Tensor& tokens, const Weight& weight, at::ScalarType dtype) {
-  return Embedding::apply(weight.value, tokens, weight, dtype);
-}
-
 }  // namespace flambeau::nn

@@ -15,7 +15,4 @@ namespace flambeau::nn {
 // is summed over devices and microbatches would lose bits).
 at::Tensor linear(const at::Tensor& x, const Weight& weight);
 
-// Rows of weight [V, D] as `dtype`: tokens [...] int64 to [..., D].
-at::Tensor embedding(const at::Tensor& tokens, const Weight& weight, at::ScalarType dtype);
-
 }  // namespace flambeau::nn

@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "nn/attention.h"
 #include "nn/feed_forward.h"
+#include "nn/embedding.h"
 #include "nn/linear.h"
 #include "nn/loss.h"
 #include "nn/norm.h"

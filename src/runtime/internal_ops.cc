@@ -101,6 +101,10 @@ Value reduce_scatter(Builder& b, Value x, const std::string& axes, int64_t dim) 
   return b.reduce_scatter(x, hlo::Reduction::Sum, dim, groups_of(b, axes), channel(b));
 }
 
+Value all_to_all(Builder& b, Value x, const std::string& axes, int64_t split_dim, int64_t concat_dim) {
+  return b.all_to_all(x, split_dim, concat_dim, groups_of(b, axes), channel(b));
+}
+
 }  // namespace
 
 std::string encode_axes(const std::vector<std::string>& axes) { return fmt::format("{}", fmt::join(axes, ",")); }
@@ -156,6 +160,7 @@ const ops::Row kGatherWeight = ops::row("flambeau::gather_weight", ops::lower<&s
 const ops::Row kManual = ops::row("flambeau::manual", ops::lower<&unlowerable>());
 const ops::Row kAllReduce = ops::row("flambeau::all_reduce", ops::lower<&all_reduce>());
 const ops::Row kAllGather = ops::row("flambeau::all_gather", ops::lower<&all_gather>());
+const ops::Row kAllToAll = ops::row("flambeau::all_to_all", ops::lower<&all_to_all>());
 const ops::Row kReduceScatter = ops::row("flambeau::reduce_scatter", ops::lower<&reduce_scatter>());
 
 }  // namespace flambeau::runtime

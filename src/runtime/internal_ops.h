@@ -21,6 +21,7 @@ extern const ops::Row kManual;        // the row of Manual calls; never lowered 
 // Collectives inside of a manual computation, over axes of the mesh.
 extern const ops::Row kAllReduce;      // (tensor, str axes, str kind: "sum", "max", "min") -> tensor
 extern const ops::Row kAllGather;      // (tensor, str axes, int dim) -> tensor, dim times the axes' size
+extern const ops::Row kAllToAll;       // (tensor, str axes, int split_dim, int concat_dim) -> tensor
 extern const ops::Row kReduceScatter;  // (tensor, str axes, int dim) -> tensor, dim divided by the axes' size; sums
 
 std::string encode_axes(const std::vector<std::string>& axes);      // "replicate,shard"

@@ -38,13 +38,13 @@ int64_t size_of(const MeshAxes& axes) {
   return size;
 }
 
-// The axes of the mesh that split no dimension.
-MeshAxes axes_left(const Sharding& sharding) {
-  MeshAxes left = all_axes();
-  for (const Sharding::Dim& dim : sharding.dims)
-    std::erase_if(left, [&](const std::string& axis) { return std::ranges::find(dim.axes, axis) != dim.axes.end(); });
-  return left;
-}
+thread_local int t_depth = 0;
+struct Inside {
+  Inside() { ++t_depth; }
+  ~Inside() { --t_depth; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
 
 at::Tensor over(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) { return device::make_tensor(storage, type); }
 
@@ -97,6 +97,7 @@ struct Manual : torch::autograd::Function<Manual> {
     variable_list results;
     {
       const at::AutoGradMode enabled(true);
+      const Inside inside;
       results = (*call.body)(leaves);
     }
     const std::vector<ManualSpec> result_specs = specs(results, *call.out);
@@ -115,6 +116,7 @@ struct Manual : torch::autograd::Function<Manual> {
       cotangents.push_back(cotangent / static_cast<double>(size_of(axes_left((*call.out)[i]))));
     }
     variable_list gradients(wanted.size());
+    const Inside inside;
     if (!outputs.empty()) gradients = torch::autograd::grad(outputs, wanted, cotangents, false, false, /*allow_unused=*/true);
     for (size_t i = 0; i < wanted.size(); ++i)
       if (!gradients[i].defined()) gradients[i] = at::zeros_like(wanted[i]).detach();
@@ -179,8 +181,11 @@ struct Manual : torch::autograd::Function<Manual> {
   }
 };
 
-at::Tensor collective(const ops::Row& row, const at::Tensor& x, const MeshAxes& axes, runtime::CallArgument detail) {
-  runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_axes(axes), std::move(detail)};
+template <class... Details>
+at::Tensor collective(const ops::Row& row, const at::Tensor& x, const MeshAxes& axes, Details... details) {
+  if (!inside_manual())
+    raise<InvalidArgument>("[collective] expected a call inside of a manual computation, got one outside; there the partitioner communicates");
+  runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_axes(axes), runtime::CallArgument(std::move(details))...};
   auto outputs = runtime::Engine::get().call(row, arguments);
   return over(outputs[0].storage, *outputs[0].type);
 }
@@ -192,6 +197,18 @@ struct AllReduce : torch::autograd::Function<AllReduce> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return {all_reduce_sum(gradients[0], ctx->saved_data["axes"].to<MeshAxes>()), at::Tensor()};
+  }
+};
+
+struct AllToAll : torch::autograd::Function<AllToAll> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const MeshAxes& axes, int64_t split_dim, int64_t concat_dim) {
+    ctx->saved_data["axes"] = axes;
+    ctx->saved_data["dims"] = std::vector<int64_t>{split_dim, concat_dim};
+    return collective(runtime::kAllToAll, x, axes, split_dim, concat_dim);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const std::vector<int64_t> dims = ctx->saved_data["dims"].toIntVector();
+    return {all_to_all(gradients[0], ctx->saved_data["axes"].to<MeshAxes>(), dims[1], dims[0]), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -220,7 +237,10 @@ std::vector<at::Tensor> manual(const std::vector<at::Tensor>& inputs, const std:
   runtime::ManualRecording recording(all_axes(), specs(inputs, in));
   variable_list local;
   for (size_t i = 0; i < inputs.size(); ++i) local.push_back(over(recording.local()[i], recording.local_types()[i]));
-  const variable_list results = body(local);
+  const variable_list results = [&] {
+    const Inside inside;
+    return body(local);
+  }();
   std::vector<hlo::Type> types;
   for (const at::Tensor& result : results) types.push_back(device::ref_of(result).type());
   const auto storages = recording.finish(specs(results, out));
@@ -243,5 +263,32 @@ at::Tensor all_gather(const at::Tensor& x, const MeshAxes& axes, int64_t dim) {
 at::Tensor reduce_scatter(const at::Tensor& x, const MeshAxes& axes, int64_t dim) {
   return axes.empty() ? x : Transposed<false>::apply(x, axes, dim);
 }
+
+at::Tensor all_to_all(const at::Tensor& x, const MeshAxes& axes, int64_t split_dim, int64_t concat_dim) {
+  return axes.empty() ? x : AllToAll::apply(x, axes, split_dim, concat_dim);
+}
+
+bool can_be_manual() { return plan() && runtime::Engine::current() && !inside_manual(); }
+
+bool inside_manual() { return t_depth > 0; }
+
+MeshAxes axes_used(const Sharding& sharding) {
+  MeshAxes used;
+  for (const Sharding::Dim& dim : sharding.dims) used.insert(used.end(), dim.axes.begin(), dim.axes.end());
+  return used;
+}
+
+MeshAxes axes_left(const Sharding& sharding) {
+  const MeshAxes used = axes_used(sharding);
+  MeshAxes left = all_axes();
+  std::erase_if(left, [&](const std::string& axis) { return std::ranges::find(used, axis) != used.end(); });
+  return left;
+}
+
+at::Tensor positions(const MeshAxes& axes) {
+  return at::arange(size_of(axes), at::TensorOptions().dtype(at::kLong).device(device::tpu()));
+}
+
+Sharding sharding_of_positions(const MeshAxes& axes) { return {{{.axes = axes}}}; }
 
 }  // namespace flambeau::spmd

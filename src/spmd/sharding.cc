@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "runtime/internal_ops.h"
+#include "spmd/manual.h"
 #include "spmd/plan.h"
 
 namespace flambeau::spmd {
@@ -27,7 +28,7 @@ void check_rank(const at::Tensor& x, const Axes& axes) {
 }
 
 bool applies(const at::Tensor& x, const Axes& axes) {
-  if (!plan() || !device::is_tpu(x)) return false;
+  if (!plan() || !device::is_tpu(x) || inside_manual()) return false;
   check_rank(x, axes);
   return x.numel() > 0;
 }

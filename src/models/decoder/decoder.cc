@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "nn/attention.h"
+#include "nn/embedding.h"
 #include "nn/feed_forward.h"
 #include "nn/linear.h"
 #include "nn/norm.h"

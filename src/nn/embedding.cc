@@ -1,0 +1,103 @@
+#include "nn/embedding.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nn/used_weight.h"
+#include "spmd/manual.h"
+#include "spmd/plan.h"
+
+namespace flambeau::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Legend: v this device's part of the vocabulary V, N tokens.
+
+// Which tokens fall into a part of the vocabulary, and their rows there (row 0 for the others).
+struct Part {
+  at::Tensor rows, is_inside;
+
+  Part(const at::Tensor& tokens, const at::Tensor& position, int64_t size) {
+    const at::Tensor relative = tokens - position * size;
+    is_inside = relative.ge(0).logical_and(relative.lt(size));
+    rows = at::where(is_inside, relative, at::zeros({}, relative.options()));
+  }
+  at::Tensor or_zero(const at::Tensor& values) const {
+    return at::where(is_inside.unsqueeze(-1), values, at::zeros({}, values.options()));
+  }
+};
+
+hlo::Sharding token_sharding(const at::Tensor& tokens_BS) {
+  return spmd::plan()->sharding_where_it_divides({"batch", "sequence"}, tokens_BS.sizes().vec());
+}
+
+at::Tensor lookup(const at::Tensor& used_VD, const at::Tensor& tokens_BS, const spmd::Axes& axes) {
+  if (!spmd::can_be_manual() || spmd::plan()->parts(axes[0]) == 1) return at::embedding(used_VD, tokens_BS);
+  const spmd::MeshAxes split = spmd::plan()->axes_of(axes[0]);
+  const std::vector<int64_t> shape{tokens_BS.size(0), tokens_BS.size(1), used_VD.size(1)};
+  hlo::Sharding out = spmd::plan()->sharding_where_it_divides({"batch", "sequence_block", ""}, shape);
+  // The sum is scattered over the sequence where the residual stream is split by the same axes, and whole elsewhere.
+  const std::vector<std::string>& sequence = out.dims[1].axes;
+  const bool scatters = sequence.size() >= split.size() && std::ranges::equal(std::span(sequence).last(split.size()), split);
+  if (!scatters) out = spmd::plan()->sharding_where_it_divides({"batch", "sequence", ""}, shape);
+  return spmd::manual({used_VD, tokens_BS, spmd::positions(split)},
+                      {spmd::plan()->gathered(axes), token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {out},
+                      [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
+                        const Part part(local[1], local[2], local[0].size(0));
+                        const at::Tensor found = part.or_zero(at::embedding(local[0], part.rows));
+                        return {scatters ? spmd::reduce_scatter(found, split, 1) : spmd::all_reduce_sum(found, split)};
+                      })[0];
+}
+
+at::Tensor table_gradient(const at::Tensor& g_BSD, const at::Tensor& tokens_BS, int64_t V, const spmd::Axes& axes) {
+  const auto local_sum = [](const at::Tensor& g_ND, const at::Tensor& tokens_N, int64_t rows) {
+    return at::embedding_dense_backward(g_ND, tokens_N, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+  };
+  if (!spmd::can_be_manual()) return local_sum(g_BSD, tokens_BS, V);
+  const hlo::Sharding stored = spmd::plan()->sharding(axes), tokens = token_sharding(tokens_BS);
+  const spmd::MeshAxes &vocabulary = stored.dims[0].axes, &width = stored.dims[1].axes;
+  spmd::MeshAxes summed = spmd::axes_used(tokens);
+  for (const std::string& axis : width) {
+    if (std::ranges::find(summed, axis) == summed.end()) return local_sum(g_BSD, tokens_BS, V);  // too few tokens to be split
+    std::erase(summed, axis);
+  }
+  hlo::Sharding g = tokens;
+  g.dims.emplace_back();
+  return spmd::manual({g_BSD, tokens_BS, spmd::positions(vocabulary)}, {g, tokens, spmd::sharding_of_positions(vocabulary)}, {stored},
+                      [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
+                        // Each device of the width's axes takes its columns of all their tokens.
+                        const at::Tensor g_Nd = spmd::all_to_all(local[0].flatten(0, 1), width, 1, 0);
+                        const at::Tensor tokens_N = spmd::all_gather(local[1].flatten(), width, 0);
+                        const int64_t v = V / spmd::plan()->parts(axes[0]);
+                        if (vocabulary.empty()) return {spmd::all_reduce_sum(local_sum(g_Nd, tokens_N, v), summed)};
+                        const Part part(tokens_N, local[2], v);
+                        return {spmd::all_reduce_sum(local_sum(part.or_zero(g_Nd), part.rows, v), summed)};
+                      })[0];
+}
+
+struct Embedding : torch::autograd::Function<Embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const at::Tensor& tokens, const Weight& weight,
+                            at::ScalarType dtype) {
+    ctx->save_for_backward({tokens});
+    ctx->saved_data["rows"] = value.size(0);
+    return lookup(used_weight(ctx, value, weight.axes, dtype), tokens, weight.axes);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const at::Tensor dw = table_gradient(gradients[0].to(at::kFloat), ctx->get_saved_variables()[0], ctx->saved_data["rows"].toInt(),
+                                         ctx->saved_data["axes"].to<spmd::Axes>());
+    return {weight_gradient(ctx, dw), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor embedding(const at::Tensor& tokens_BS, const Weight& weight, at::ScalarType dtype) {
+  return Embedding::apply(weight.value, tokens_BS, weight, dtype);
+}
+
+}  // namespace flambeau::nn
