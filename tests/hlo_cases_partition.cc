@@ -52,6 +52,22 @@ std::vector<Case> partition_cases() {
              {"number", int64_t{3}}, {"flag", true}, {"text", std::string("a\"b")}, {"list", Dims{1, 2}}, {"rate", 0.5}};
          p.expect(p.b.custom_call(std::array{p.in(DType::F32, {2}, {1, 2})}, call)[0], {1, 2});
        }});
+  cases.push_back({"rows that wait in host memory",
+                   [](Program& p) {
+                     const Value x = p.in(DType::F32, {3}, count(3)), stack = p.b.broadcast(p.b.constant(DType::F32, 0.0), {4, 3});
+                     const auto starts = [](Builder& b, Value i) { return std::array{i, b.constant(DType::S32, 0)}; };
+                     auto out = p.b.for_loop(4, std::array{x, stack}, [&](Builder& b, std::span<const Value> c) {
+                       const Value row = b.reshape(b.in_memory(c[1], "pinned_host"), {1, 3});
+                       return std::vector{b.add(c[1], c[1]), b.dynamic_update_slice(c[2], row, starts(b, b.convert(c[0], DType::S32)))};
+                     });
+                     auto in = p.b.for_loop(4, std::array{out[0]}, [&](Builder& b, std::span<const Value> c) {
+                       const Value row = b.dynamic_slice(out[1], starts(b, b.convert(c[0], DType::S32)), {1, 3});
+                       return std::vector{b.add(c[1], b.in_memory(b.reshape(row, {3}), "device"))};
+                     });
+                     p.expect(in[0], {0, 31, 62});
+                   },
+                   1,
+                   {{"xla-cpu", "annotate_device_placement"}}});
   cases.push_back({"sharded arguments",
                    [](Program& p) {
                      p.graph.set_mesh({{{"a", 4}, {"b", 2}}});

@@ -23,6 +23,7 @@ const KeepPolicy kFull{.kind = Kind::Full}, kSelective{.kind = Kind::Selective},
 const KeepPolicy kPolicies[] = {kFull,
                                 kSelective,
                                 {.kind = Kind::Selective, .ops = {"tanh"}},
+                                {.kind = Kind::Selective, .offload = true},
                                 {.kind = Kind::Budget, .budget = 0},
                                 {.kind = Kind::Budget, .budget = 0.4},
                                 {.kind = Kind::Budget, .budget = 0.7},
@@ -77,7 +78,7 @@ TEST(Scan, MakesTheSameRandomNumbersAgain) {
     return {std::get<0>(at::native_dropout(next[0], 0.5, true)), next[1]};
   };
   std::vector<Tensors> all;
-  for (const KeepPolicy& policy : {kFull, kPolicies[4], kNone}) {
+  for (const KeepPolicy& policy : {kFull, kPolicies[5], kNone}) {
     at::Generator generator = default_generator();
     generator.set_current_seed(5);
     Capture capture("noisy", [&](const Tensors& in) { return scan_gradients(in, policy, noisy); });

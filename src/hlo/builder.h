@@ -172,6 +172,8 @@ class Builder {
     std::vector<std::pair<int64_t, int64_t>> aliases = {};  // (result, operand) that share a buffer
   };
   std::vector<Value> custom_call(std::span<const Value> operands, const CustomCall& call);
+  // `x`, put into another kind of memory of its device: "pinned_host", or back to "device". For targets with host memory.
+  Value in_memory(Value x, const std::string& kind);
   std::vector<Value> optimization_barrier(std::span<const Value> xs);
   Value sharding_constraint(Value x, const Sharding& sharding);
   // The body sees the local part of each operand along `manual_axes`, and gives local parts of the results.

@@ -79,6 +79,18 @@ std::vector<Value> Builder::custom_call(std::span<const Value> operands, const C
   return emit(op, {operands.begin(), operands.end()}, call.results, std::move(attributes));
 }
 
+// Without layouts: the compiler chooses them.
+Value Builder::in_memory(Value x, const std::string& kind) {
+  constexpr Op op = Op::CustomCall;
+  check_operands(op, {x});
+  if (kind != "device" && kind != "pinned_host") fail(op, fmt::format("expected memory \"device\" or \"pinned_host\", got \"{}\"", kind));
+  return emit(op, {x}, x.type(),
+              {{"call_target_name", std::string("annotate_device_placement")},
+               {"has_side_effect", true},
+               {"backend_config", std::string()},
+               {kFrontendAttributes, RawAttribute{fmt::format("{{_xla_buffer_placement = \"{}\"}}", kind)}}});
+}
+
 std::vector<Value> Builder::optimization_barrier(std::span<const Value> xs) {
   check_operands(Op::OptimizationBarrier, xs);
   if (xs.empty()) return {};

@@ -108,6 +108,8 @@ struct Attribute {
   AttributeValue value;
   friend bool operator==(const Attribute&, const Attribute&) = default;
 };
+// The name of an attribute that is no property of the op but a word to the compiler; a node's last.
+inline constexpr std::string_view kFrontendAttributes = "frontend_attributes";
 
 // ---- nodes ------------------------------------------------------------------------------------------------------------------
 

@@ -233,9 +233,12 @@ class Printer {
     }
     append("\"{}\"", op_name(node.op));
     print_uses(node.operands);
-    if (!node.attributes.empty()) {
+    std::span<const Attribute> properties = node.attributes;
+    const bool has_frontend = !properties.empty() && properties.back().name == kFrontendAttributes;
+    if (has_frontend) properties = properties.first(properties.size() - 1);
+    if (!properties.empty()) {
       out_ += " <{";
-      append_attributes(out_, node.attributes);
+      append_attributes(out_, properties);
       out_ += "}>";
     }
     if (!node.regions.empty()) {
@@ -246,6 +249,7 @@ class Printer {
       }
       out_ += ')';
     }
+    if (has_frontend) append(" {{mhlo.frontend_attributes = {}}}", attribute_text(node.attributes.back().value));
     out_ += " : ";
     print_types(node.operands);
     out_ += " -> ";

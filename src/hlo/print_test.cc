@@ -134,6 +134,8 @@ TEST(Print, Attributes) {
                          {.target = "old", .results = {{DType::F32, {}}}, .opaque = "x=1", .has_side_effect = true})[0];
                    },
                    R"("stablehlo.custom_call"(%arg0) <{call_target_name = "old", has_side_effect = true, api_version = 2 : i32, backend_config = "x=1", operand_layouts = [dense<> : tensor<0xindex>], result_layouts = [dense<> : tensor<0xindex>]}> : (tensor<f32>) -> tensor<f32>)"},
+                  {[](Builder& b, Graph& g) { return b.in_memory(g.add_parameter({DType::F32, {}}), "pinned_host"); },
+                   R"("stablehlo.custom_call"(%arg0) <{call_target_name = "annotate_device_placement", has_side_effect = true, backend_config = ""}> {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<f32>) -> tensor<f32>)"},
               };
   for (const Case& c : cases) EXPECT_EQ(printed(c.make), c.text);
 }

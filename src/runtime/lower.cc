@@ -207,7 +207,10 @@ class TraceScope : public Scope {
       if (loop.reverse) index = inner.subtract(inner.constant(DType::S64, loop.trip_count - 1), index);
       std::vector<Value> given{index};
       given.insert(given.end(), parameters.begin() + 1, parameters.begin() + 1 + static_cast<std::ptrdiff_t>(carried));
-      for (Value s : stacked) given.push_back(row_of(inner, s, index));
+      for (size_t k = 0; k < stacked.size(); ++k) {
+        Value row = row_of(inner, stacked[k], index);
+        given.push_back(k < loop.stacked_on_host ? inner.in_memory(row, "device") : row);
+      }
 
       std::vector<ValueId> wanted = loop.results;
       wanted.insert(wanted.end(), loop.rows.begin(), loop.rows.end());
@@ -220,8 +223,11 @@ class TraceScope : public Scope {
       body.run(inner);
       std::vector<Value> results;
       for (ValueId id : loop.results) results.push_back(body.value(id));
-      for (size_t k = 0; k < loop.rows.size(); ++k)
-        results.push_back(with_row(inner, parameters[1 + carried + k], body.value(loop.rows[k]), index));
+      for (size_t k = 0; k < loop.rows.size(); ++k) {
+        Value row = body.value(loop.rows[k]);
+        if (k < loop.rows_on_host) row = inner.in_memory(row, "pinned_host");
+        results.push_back(with_row(inner, parameters[1 + carried + k], row, index));
+      }
       return results;
     });
   }

@@ -10,10 +10,19 @@ namespace {
 class Splitter {
  public:
   Splitter(const JointLoop& joint, const KeepPolicy& policy)
-      : joint_(joint), trace_(*joint.body), graph_(joint, policy), plan_(graph_.plan()) {}
+      : joint_(joint), trace_(*joint.body), graph_(joint, policy), plan_(graph_.plan()) {
+    if (!policy.offload) return;
+    std::vector<ValueId> scalars;  // not worth the way
+    for (ValueId id : plan_.kept)
+      if (trace_.type(id).rank() == 0) scalars.push_back(id);
+    std::erase_if(plan_.kept, [&](ValueId id) { return trace_.type(id).rank() == 0; });
+    on_host_ = plan_.kept.size();
+    plan_.kept.insert(plan_.kept.end(), scalars.begin(), scalars.end());
+  }
 
   SplitLoop split() {
     SplitLoop result;
+    result.kept_on_host = on_host_;
     std::unordered_map<ValueId, ValueId> ids;
     result.forward = start(ids, /*cotangents=*/false);
     copy(*result.forward, ids, forward_needs(), [&](size_t) { return true; });
@@ -85,7 +94,8 @@ class Splitter {
   const JointLoop& joint_;
   const Trace& trace_;
   const JointGraph graph_;
-  const KeepPlan plan_;
+  KeepPlan plan_;
+  size_t on_host_ = 0;
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ struct JointLoop {
 struct SplitLoop {
   std::unique_ptr<Trace> forward, backward;
   std::vector<ValueId> results, kept;                    // in `forward`; the kept values are its rows
+  size_t kept_on_host = 0;                               // so many of the first kept ones wait in host memory
   std::vector<ValueId> gradient_results, gradient_rows;  // in `backward`, whose rows of stacked values are `kept`, then the joint's
 };
 

@@ -1,6 +1,10 @@
 // What a split loop keeps under each policy, told by the types of its rows. That split loops compute the same is device/scan_test.cc.
 #include "runtime/partition.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
 #include <map>
 #include <random>
 #include <set>
@@ -9,7 +13,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "pjrt/pjrt.h"
+#include "pjrt/testing/fake_plugin.h"
 #include "runtime/internal_ops.h"
+#include "runtime/lower.h"
+#include "runtime/recording.h"
+#include "runtime/target.h"
 
 namespace flambeau::runtime {
 namespace {
@@ -205,6 +214,103 @@ TEST(Partition, StaysWithinTheBudget) {
       if (budget == 0) EXPECT_EQ(kept_bytes(loop), full);
       if (budget == 1) EXPECT_EQ(loop.backward->key(), split(joint, {}).backward->key());
     }
+  }
+}
+
+// ---- host memory: compiled for a TPU that is not there, in a process of its own ----------------------------------------------
+
+constexpr int64_t kTurns = 16;
+
+// The forward and the backward loop of a joint graph, as a program: its externals are the carry, the stacked rows, the cotangent.
+Lowered program_of(const JointLoop& joint, const KeepPolicy& policy) {
+  SplitLoop parts = split(joint, policy);
+  Trace trace(TraceKind::Capture);
+  const Trace& body = *joint.body;
+  const auto whole = [&](ValueId id) { return ValueView{id, View::contiguous(trace.type(id).dims), trace.type(id).dtype, true}; };
+  const auto input = [&](size_t i, bool stacked) {
+    Type type = body.type(body.external_value(i));
+    if (stacked) type.dims.insert(type.dims.begin(), kTurns);
+    return whole(trace.add_input(type));
+  };
+  auto forward = std::make_unique<Loop>(), backward = std::make_unique<Loop>();
+  for (auto* loop : {forward.get(), backward.get()}) loop->trip_count = kTurns;
+  forward->carry = {input(1, false)};
+  forward->stacked = {input(2, true)};
+  backward->carry = {input(3, false)};
+  backward->reverse = true;
+  const ValueView rows = forward->stacked[0];
+  forward->rows_on_host = backward->stacked_on_host = parts.kept_on_host;
+  forward->results = parts.results;
+  forward->rows = parts.kept;
+  const size_t kept = parts.kept.size();
+  // The body of each is inside of this trace only in name: it reads nothing from it.
+  forward->body = std::move(parts.forward);
+  backward->body = std::move(parts.backward);
+  const ValueId first = trace.append_loop(std::move(forward), {});
+  for (size_t i = 0; i < kept; ++i) backward->stacked.push_back(whole(first + 1 + static_cast<ValueId>(i)));
+  backward->stacked.push_back(rows);
+  backward->results = parts.gradient_results;
+  backward->rows = parts.gradient_rows;
+  const ValueId gradient = trace.append_loop(std::move(backward), {});
+  const ValueId outputs[] = {first, gradient, gradient + 1};
+  return lower(trace, outputs, {});
+}
+
+void compile_for_v5e() {
+  for (const char* name : {"TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"}) setenv(name, "1", 1);
+  setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4", 1);
+  setenv("TPU_WORKER_ID", "0", 1);
+  setenv("TPU_WORKER_HOSTNAMES", "localhost", 1);
+  unsetenv("XLA_FLAGS");
+  unsetenv("LIBTPU_INIT_ARGS");
+  const auto topology = pjrt::Topology::create(pjrt::Plugin::load(pjrt::find_plugin("tpu")), "v5e:2x2x1");
+  EXPECT_TRUE(Target::of(*topology).host_memory);
+  Body body;
+  body.carry("x", {8192, 512});
+  body.row("w", {512, 512});
+  body.cotangent("dy", {8192, 512});
+  body.call("h", "aten::mm", {"x", "w"});
+  body.call("y", "aten::tanh", {"h"});
+  body.call("dh", "aten::mul.Tensor", {"dy", "y"});
+  body.call("dx", *ops::find_row("aten::mm"), {body.ref("dh"), body.transposed("w")});
+  body.call("dw", *ops::find_row("aten::mm"), {body.transposed("x"), body.ref("dh")});
+  const Lowered program = program_of(body.finish("y", {"dx"}, {"dw"}), {.kind = Kind::Selective, .offload = true});
+  const pjrt::MemoryStats memory = topology->compile(hlo::print(*program.graph), {}).memory;
+  const int64_t kept = kTurns * 2 * 8192 * 512 * 4;  // x and h: more than the 128 MiB beside the chip's cores would hide
+  std::cerr << fmt::format("{} bytes of temporaries, {} in host memory, {} kept", memory.temporary, memory.host, kept) << std::endl;
+  EXPECT_GE(memory.host, kept);
+  EXPECT_LE(memory.temporary, kept / 2);
+}
+
+TEST(Partition, KeepsInHostMemoryOnTpu) {
+  try {
+    pjrt::find_plugin("tpu");
+  } catch (const InvalidArgument& missing) {
+    GTEST_SKIP() << "libtpu is not installed: " << missing.what();
+  }
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        alarm(300);
+        compile_for_v5e();
+        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(Partition, RefusesHostMemoryWhereThereIsNone) {
+  Engine::start({.loaded = &pjrt::fake::fake_plugin()});
+  Recording recording("offload");
+  const Type type{DType::F32, {2, 3}};
+  const std::shared_ptr<Storage> x = recording.add_input(type);
+  const TensorRef carry[] = {{x.get(), View::contiguous(type.dims), type.dtype}};
+  LoopRecording loop(4, carry);
+  const TensorRef next[] = {{loop.carry()[0].get(), View::contiguous(type.dims), type.dtype}};
+  try {
+    loop.finish_joint(next, {}, {}, {.offload = true});
+    ADD_FAILURE() << "taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("expected a device with host memory"));
   }
 }
 

@@ -220,6 +220,9 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
 LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
                                                  std::span<const TensorRef> gradient_rows, const KeepPolicy& policy) {
   check_carry(next);
+  if (policy.offload && !Engine::get().target().host_memory)
+    raise<InvalidArgument>("[scan] expected a device with host memory to put what is kept into, got {}, which has none; keep it on the "
+                           "device (activation_checkpoint.mode = \"selective\")", Engine::get().target().platform);
   JointLoop joint;
   joint.carry = carry_.size();
   joint.stacked = rows_.size();
@@ -247,6 +250,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   loop_->results = std::move(parts.results);
   loop_->rows = std::move(parts.kept);
   size_t kept = loop_->rows.size();
+  loop_->rows_on_host = gradient.loop_->stacked_on_host = parts.kept_on_host;
   ValueId first = outer_->append_loop(std::move(loop_), {});
   gradient.random_distance_ = outer_->calls().back().random_distance;
   std::vector<ValueView> stacks;

@@ -4,13 +4,22 @@
 
 namespace flambeau::runtime {
 
+namespace {
+
+bool has_host_memory(const std::string& platform) { return platform == "tpu" || platform == "cuda" || platform == "rocm"; }
+
+}  // namespace
+
 Target Target::of(const pjrt::Client& client) {
   Target target;
   target.platform = client.platform_name();
   target.generation = client.devices().empty() ? "" : client.devices().front().kind;
   target.device_count = static_cast<int>(client.devices().size());
-  // Older CPU plugins accept a registration and then fail to find the handler.
-  target.ffi = target.platform == "cpu" && client.plugin().version() >= std::pair(0, 106);
+  // Older CPU plugins accept the registration of a handler and then fail to find it, and do not know of memory kinds. To newer
+  // ones host memory is memory like any other.
+  const bool new_cpu = target.platform == "cpu" && client.plugin().version() >= std::pair(0, 106);
+  target.ffi = new_cpu;
+  target.host_memory = new_cpu || has_host_memory(target.platform);
   return target;
 }
 
@@ -19,6 +28,7 @@ Target Target::of(const pjrt::Topology& topology) {
   target.platform = topology.platform_name();
   target.generation = topology.devices().empty() ? "" : topology.devices().front().kind;
   target.device_count = static_cast<int>(topology.devices().size());
+  target.host_memory = has_host_memory(target.platform);
   return target;
 }
 

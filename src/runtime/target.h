@@ -14,6 +14,7 @@ struct Target {
   std::string generation;  // the device kind: "cpu", "TPU v5 lite"
   int device_count = 1;
   bool ffi = false;        // custom calls to handlers of this process run inside programs
+  bool host_memory = false;  // values of a program can be put into the host's memory (hlo::Builder::in_memory)
 
   static Target of(const pjrt::Client& client);
   static Target of(const pjrt::Topology& topology);

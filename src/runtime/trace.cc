@@ -274,7 +274,8 @@ ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::op
       random_distance ? *random_distance : draw(loop->random_blocks * static_cast<uint64_t>(loop->trip_count));
   KeyHasher h;
   Key body = loop->body->key();
-  h.add(body.high, body.low, loop->trip_count, loop->reverse, loop->random_blocks, loop->carry.size(), loop->stacked.size());
+  h.add(body.high, body.low, loop->trip_count, loop->reverse, loop->random_blocks, loop->carry.size(), loop->stacked.size(), loop->rows_on_host,
+        loop->stacked_on_host);
   for (const auto* views : {&loop->carry, &loop->stacked})
     for (const ValueView& v : *views) hash_type(h, {v.dtype, v.view.sizes});
   for (const auto* ids : {&loop->results, &loop->rows})
@@ -330,6 +331,8 @@ std::unique_ptr<Loop> Trace::copy_of(const Loop& loop, Trace* outer, const std::
   copy->reverse = loop.reverse;
   copy->carry = loop.carry;
   copy->stacked = loop.stacked;
+  copy->rows_on_host = loop.rows_on_host;
+  copy->stacked_on_host = loop.stacked_on_host;
   for (auto* views : {&copy->carry, &copy->stacked})
     for (ValueView& v : *views) v.value = ids.at(v.value);
   copy->body = std::make_unique<Trace>(TraceKind::Capture, outer);

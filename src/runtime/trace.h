@@ -86,6 +86,8 @@ struct Loop {
   std::vector<ValueId> results;    // in the body: the carry's next values
   std::vector<ValueId> rows;       // in the body: values that are stacked, [trip_count, ...], behind the final carry in the outputs
   uint64_t random_blocks = 0;      // that one turn draws
+  size_t rows_on_host = 0;         // so many of the first `rows` are stacked in host memory
+  size_t stacked_on_host = 0;      // so many of the first `stacked` lie there
 };
 
 // Code that is written for each device's own parts of its operands (sdy.manual_computation). Its operands are the call's arguments.

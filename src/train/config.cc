@@ -101,8 +101,8 @@ const std::vector<Key>& table() {
 
       {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
 
-      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "budget", "full"})},
-      {"activation_checkpoint.selective_ops", SLOT(activation_checkpoint.selective_ops), "ops whose outputs are kept in mode selective: matmul, mm, bmm, attention, or PyTorch's names of ops (silu)", names()},
+      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); offload (the same, kept in host memory); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "offload", "budget", "full"})},
+      {"activation_checkpoint.selective_ops", SLOT(activation_checkpoint.selective_ops), "ops whose outputs are kept in modes selective and offload: matmul, mm, bmm, attention, or PyTorch's names of ops (silu)", names()},
       {"activation_checkpoint.memory_budget", SLOT(activation_checkpoint.memory_budget), "in mode budget, the share of the activation memory of mode none to use: 0 is full, 1 is none", up_to_one()},
 
       {"data.source", SLOT(data.source), "text to train on: a file, a folder, or stdlib: (this machine's Python standard library)", not_empty()},
@@ -506,6 +506,7 @@ runtime::KeepPolicy keep_policy(const Config& config) {
                                            : Kind::Selective;
   policy.ops = runtime::parse_kept_ops(options.selective_ops);
   policy.budget = options.memory_budget;
+  policy.offload = options.mode == "offload";
   return policy;
 }
 

@@ -85,7 +85,7 @@ def test_accumulation_is_the_same_step(flambeau, config):
 
 
 POLICIES = [
-    ["none"], ["selective"], ["selective", "--activation_checkpoint.selective_ops", "attention,silu"], ["full"],
+    ["none"], ["selective"], ["selective", "--activation_checkpoint.selective_ops", "attention,silu"], ["offload"], ["full"],
     ["budget"], ["budget", "--activation_checkpoint.memory_budget", "0.2"],
 ]
 
