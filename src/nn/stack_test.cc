@@ -25,7 +25,7 @@ TEST(Runs, HaveTheFewestLayersInBodies) {
       {"AAAA", {{0, 1, 4}}},
       {"AAABB", {{0, 1, 3}, {3, 1, 2}}},
       {"AABAAB", {{0, 3, 2}}},
-      {"ABABABA", {{0, 2, 3}, {6, 1, 1}}},
+      {"ABABABA", {{0, 1, 1}, {1, 2, 3}}},
       {"BAAAA", {{0, 1, 1}, {1, 1, 4}}},
       {"AAABAAABAAABAAAB", {{0, 4, 4}}},
       {"ABC", {{0, 1, 1}, {1, 1, 1}, {2, 1, 1}}},
@@ -96,6 +96,7 @@ Tensors loss_and_gradients(const Model& model, Run&& run) {
 }
 
 TEST(Stack, OfUnequalLayersEqualsThemWrittenOut) {
+  device::initialize({}, /*start=*/true);
   using Kind = device::KeepPolicy::Kind;
   const struct {
     const char* pattern;
@@ -113,7 +114,9 @@ TEST(Stack, OfUnequalLayersEqualsThemWrittenOut) {
     const Tensors want = loss_and_gradients(reference, written_out(reference));
     const auto expect_same = [&](const Tensors& got) {
       ASSERT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::allclose(got[i], want[i], 1e-5, 1e-6)) << i;
+      // Of the largest value: gradients through eight layers have elements that cancel.
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-5 * want[i].abs().max().item<double>()) << i;
     };
     const Model apart(c.pattern, false, device::tpu()), stacked(c.pattern, true, device::tpu());
     EXPECT_EQ(stacked.layers.loops(), c.loops);
