@@ -8,14 +8,15 @@
 namespace flambeau::data {
 namespace {
 
-int64_t rows_of_rank(int64_t global_batch, int64_t rank, int64_t ranks) {
-  if (global_batch < 1 || ranks < 1 || rank < 0 || rank >= ranks || global_batch % ranks != 0) {
-    raise<InvalidArgument>(
-        "[data] expected a batch of at least 1 sample that {} ranks divide, and a rank in [0, {}), got batch {}, rank {}; use a "
-        "batch that is a multiple of the number of ranks",
-        ranks, ranks, global_batch, rank);
+// One entry a row.
+std::vector<bool> held_rows(int64_t global_batch, std::vector<bool> held) {
+  if (global_batch < 1) raise<InvalidArgument>("[data] expected a batch of at least 1 sample, got {}; use a larger one", global_batch);
+  if (held.empty()) held.assign(static_cast<size_t>(global_batch), true);
+  if (std::ssize(held) != global_batch) {
+    raise<InvalidArgument>("[data] expected to be told of each of the {} rows of a batch whether it is read here, got {} entries",
+                           global_batch, held.size());
   }
-  return global_batch / ranks;
+  return held;
 }
 
 // Makes batch after batch; lives on the prefetching thread.
@@ -24,16 +25,20 @@ class BatchMaker {
   BatchMaker(const Dataset& dataset, const LoaderOptions& options, Cursor start)
       : dataset_(dataset),
         options_(options),
-        rows_(rows_of_rank(options.global_batch, options.rank, options.ranks)),
+        held_(held_rows(options.global_batch, options.held)),
         cursor_(start) {}
 
   std::optional<std::pair<Batch, Cursor>> make() {
     Cursor after = dataset_.advance(cursor_, options_.global_batch);
     bool within_epoch = after.epoch == cursor_.epoch || after == Cursor{cursor_.epoch + 1, 0};
     if (!options_.repeat && (cursor_.epoch > 0 || !within_epoch)) return std::nullopt;
-    Batch batch(rows_, dataset_.seq_len());
-    for (int64_t row = 0; row < rows_; ++row) {
-      Cursor at = dataset_.advance(cursor_, options_.rank * rows_ + row);
+    Batch batch(options_.global_batch, dataset_.seq_len());
+    for (int64_t row = 0; row < options_.global_batch; ++row) {
+      if (!held_[static_cast<size_t>(row)]) {
+        fill_padding(dataset_, batch, row);
+        continue;
+      }
+      Cursor at = dataset_.advance(cursor_, row);
       if (!epoch_ || epoch_->number() != at.epoch) epoch_.emplace(dataset_, at.epoch);
       epoch_->fill(at.sample, batch, row);
     }
@@ -44,7 +49,7 @@ class BatchMaker {
  private:
   const Dataset& dataset_;
   const LoaderOptions options_;
-  const int64_t rows_;
+  const std::vector<bool> held_;
   Cursor cursor_;
   std::optional<Dataset::Epoch> epoch_;
 };
@@ -67,21 +72,17 @@ std::optional<Batch> Loader::next() {
   return std::move(item->batch);
 }
 
-ValidationLoader::ValidationLoader(const Dataset& dataset, int64_t global_batch, int64_t rank, int64_t ranks)
-    : dataset_(dataset),
-      epoch_(dataset, 0),
-      global_batch_(global_batch),
-      rank_(rank),
-      rows_(rows_of_rank(global_batch, rank, ranks)) {}
+ValidationLoader::ValidationLoader(const Dataset& dataset, int64_t global_batch, std::vector<bool> held)
+    : dataset_(dataset), epoch_(dataset, 0), global_batch_(global_batch), held_(held_rows(global_batch, std::move(held))) {}
 
 int64_t ValidationLoader::batches() const { return (dataset_.samples_per_epoch() + global_batch_ - 1) / global_batch_; }
 
 std::optional<Batch> ValidationLoader::next() {
   if (sample_ >= dataset_.samples_per_epoch()) return std::nullopt;
-  Batch batch(rows_, dataset_.seq_len());
-  for (int64_t row = 0; row < rows_; ++row) {
-    int64_t sample = sample_ + rank_ * rows_ + row;
-    if (sample < dataset_.samples_per_epoch()) {
+  Batch batch(global_batch_, dataset_.seq_len());
+  for (int64_t row = 0; row < global_batch_; ++row) {
+    const int64_t sample = sample_ + row;
+    if (sample < dataset_.samples_per_epoch() && held_[static_cast<size_t>(row)]) {
       epoch_.fill(sample, batch, row);
     } else {
       fill_padding(dataset_, batch, row);

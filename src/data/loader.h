@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "data/dataset.h"
 
@@ -87,18 +88,18 @@ class Prefetcher {
 };
 
 struct LoaderOptions {
-  int64_t global_batch = 1;  // samples of one batch over all ranks
-  int64_t rank = 0, ranks = 1;  // this process gets rows [rank, rank + 1) * global_batch / ranks
+  int64_t global_batch = 1;     // samples of one batch over all processes
+  std::vector<bool> held = {};  // which of its rows this process reads; the others are padding. Empty: all
   bool repeat = true;        // go on with the next epoch; else end before the first batch that is not full
   size_t prefetch = 2;
 };
 
 class Loader {
  public:
-  // `dataset` must outlive the loader. InvalidArgument when the ranks do not divide the batch.
+  // `dataset` must outlive the loader. InvalidArgument when `held` does not have one entry a row.
   Loader(const Dataset& dataset, const LoaderOptions& options, Cursor start = {});
 
-  // Rows of this rank, [global_batch / ranks, seq_len]; nothing when the data has ended.
+  // [global_batch, seq_len]; nothing when the data has ended.
   std::optional<Batch> next();
   // Where the batch after the last delivered one begins: a loader started from there goes on as this one will.
   Cursor cursor() const { return cursor_; }
@@ -113,10 +114,10 @@ class Loader {
 };
 
 // Each sample of a dataset once, in order (make it with shuffle off and keep_remainder on). The last batch is padded with rows
-// of ignored labels, so that all batches have one shape, on every rank the same number of them.
+// of ignored labels, so that all batches have one shape, in every process the same number of them.
 class ValidationLoader {
  public:
-  ValidationLoader(const Dataset& dataset, int64_t global_batch, int64_t rank = 0, int64_t ranks = 1);
+  ValidationLoader(const Dataset& dataset, int64_t global_batch, std::vector<bool> held = {});
   int64_t batches() const;
   std::optional<Batch> next();
   void restart() { sample_ = 0; }
@@ -124,7 +125,8 @@ class ValidationLoader {
  private:
   const Dataset& dataset_;
   Dataset::Epoch epoch_;
-  int64_t global_batch_, rank_, rows_;
+  int64_t global_batch_;
+  std::vector<bool> held_;
   int64_t sample_ = 0;
 };
 

@@ -36,14 +36,20 @@ std::vector<Batch> take(Loader& loader, int count) {
   return batches;
 }
 
-// The rows of all ranks, one below the other.
+// Which rows process `rank` of `ranks` holds: every ranks-th one.
+std::vector<bool> every(int64_t rows, int64_t rank, int64_t ranks) {
+  std::vector<bool> held(static_cast<size_t>(rows));
+  for (int64_t row = rank; row < rows; row += ranks) held[static_cast<size_t>(row)] = true;
+  return held;
+}
+
+// Each row as the process that holds it has read it.
 Batch joined(const std::vector<Batch>& parts) {
-  Batch all;
-  all.seq_len = parts[0].seq_len;
-  for (const Batch& part : parts) {
-    all.rows += part.rows;
+  Batch all = parts[0];
+  for (int64_t row = 0; row < all.rows; ++row) {
+    const Batch& part = parts[static_cast<size_t>(row) % parts.size()];
     for (auto member : {&Batch::tokens, &Batch::labels, &Batch::positions, &Batch::documents}) {
-      (all.*member).insert((all.*member).end(), (part.*member).begin(), (part.*member).end());
+      std::copy_n((part.*member).begin() + row * all.seq_len, all.seq_len, (all.*member).begin() + row * all.seq_len);
     }
   }
   return all;
@@ -122,16 +128,16 @@ TEST(Loader, TakenUpAnywhereGoesOnAsIfNeverLeft) {
   }
 }
 
-TEST(Loader, RanksShareOneOrder) {
+TEST(Loader, ProcessesShareOneOrder) {
   Dataset dataset = make_dataset({.seq_len = 8});
   Loader whole(dataset, {.global_batch = 12});
   std::vector<Batch> expected = take(whole, 40);
   Cursor cursor;
   size_t at = 0;
-  for (int64_t ranks : {1, 4, 3, 12, 2}) {  // another number of ranks after each stop
+  for (int64_t ranks : {1, 4, 3, 12, 2}) {  // another number of processes after each stop
     std::vector<std::unique_ptr<Loader>> loaders;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      LoaderOptions options{.global_batch = 12, .rank = rank, .ranks = ranks};
+      LoaderOptions options{.global_batch = 12, .held = every(12, rank, ranks)};
       loaders.push_back(std::make_unique<Loader>(dataset, options, cursor));
     }
     for (int step = 0; step < 8; ++step, ++at) {
@@ -171,14 +177,12 @@ TEST(Loader, Refusals) {
   Dataset dataset = make_dataset({.seq_len = 8});
   const LoaderOptions cases[] = {
       {.global_batch = 0},
-      {.global_batch = 4, .rank = 0, .ranks = 3},
-      {.global_batch = 4, .rank = 2, .ranks = 2},
-      {.global_batch = 4, .rank = -1, .ranks = 2},
-      {.global_batch = 4, .rank = 0, .ranks = 0},
+      {.global_batch = 4, .held = {true, true, false}},
+      {.global_batch = -2},
   };
   for (const LoaderOptions& options : cases) {
     EXPECT_THROW(Loader(dataset, options), InvalidArgument);
-    EXPECT_THROW(ValidationLoader(dataset, options.global_batch, options.rank, options.ranks), InvalidArgument);
+    EXPECT_THROW(ValidationLoader(dataset, options.global_batch, options.held), InvalidArgument);
   }
 }
 
@@ -189,7 +193,7 @@ TEST(ValidationLoader, EverySampleOnceAndPaddingIgnored) {
     for (int64_t global_batch : {3, 15, 300}) {
       std::vector<std::unique_ptr<ValidationLoader>> loaders;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        loaders.push_back(std::make_unique<ValidationLoader>(dataset, global_batch, rank, ranks));
+        loaders.push_back(std::make_unique<ValidationLoader>(dataset, global_batch, every(global_batch, rank, ranks)));
       }
       for (int pass = 0; pass < 2; ++pass) {
         std::vector<int64_t> tokens;

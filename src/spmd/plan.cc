@@ -127,6 +127,18 @@ at::Tensor place(const at::Tensor& host, const Axes& axes) {
       runtime::Engine::get().make_sharded(type, plan()->sharding_where_it_divides(axes, type.dims), dense.const_data_ptr()), type);
 }
 
+std::vector<bool> held(const std::string& logical, int64_t size) {
+  std::vector<bool> held(static_cast<size_t>(size), !plan());
+  if (!plan()) return held;
+  const runtime::DeviceMesh& mesh = *runtime::Engine::get().mesh();
+  const hlo::Sharding sharding = plan()->sharding_where_it_divides({logical}, {size});
+  for (const int64_t position : mesh.positions) {
+    const runtime::Box box = runtime::box_at(mesh.mesh, sharding, {size}, position);
+    std::fill_n(held.begin() + box.start[0], box.size[0], true);
+  }
+  return held;
+}
+
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {
   if (!plan() || !device::is_tpu(tensor)) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
   const hlo::Type type{device::dtype_of(dtype), tensor.sizes().vec()};

@@ -70,6 +70,8 @@ using FillPart = std::function<void(const Part& part, void* out)>;
 at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes, const FillPart& fill);
 // A tensor of the CPU, copied; where an axis of the mesh does not divide a dimension (a batch of one row), that one is not split.
 at::Tensor place(const at::Tensor& host, const Axes& axes);
+// Which indices of a dimension of `size` that a logical axis splits lie on devices of this process.
+std::vector<bool> held(const std::string& logical, int64_t size);
 // Zeros stored like `tensor`.
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype);
 

@@ -507,6 +507,7 @@ runtime::KeepPolicy keep_policy(const Config& config) {
   policy.ops = runtime::parse_kept_ops(options.selective_ops);
   policy.budget = options.memory_budget;
   policy.offload = options.mode == "offload";
+  policy.keep_gathered = config.parallelism.fsdp_reshard_after_forward == "never";
   return policy;
 }
 

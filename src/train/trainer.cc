@@ -112,7 +112,13 @@ Trainer::Trainer(Config config)
   model_->prepare(device_, context);
   optimizer_.emplace(make_optimizer(config_, *model_));
   resume();
-  loader_.emplace(*datasets_.train, data::LoaderOptions{.global_batch = batching_.sequences * batching_.accumulation}, at_.cursor);
+  // A step's rows are its microbatches one after another, each of which lies alike.
+  std::vector<bool> held;
+  for (int64_t i = 0; i < batching_.accumulation; ++i) {
+    const std::vector<bool> rows = spmd::held("batch", batching_.sequences);
+    held.insert(held.end(), rows.begin(), rows.end());
+  }
+  loader_.emplace(*datasets_.train, data::LoaderOptions{.global_batch = std::ssize(held), .held = held}, at_.cursor);
   if (!config_.metrics.jsonl.empty()) metrics_file_.emplace(config_.metrics.jsonl, at_.step);
 
   log_info("data: {} training tokens in {} documents, {} held out", with_commas(datasets_.train->corpus().tokens()),
@@ -181,7 +187,7 @@ void Trainer::prepare_programs() {
   train_step_->prepare(example(batching_.accumulation));
   const bool evaluates = datasets_.held_out && (config_.validator.enable || config_.data.bigram);
   if (evaluates) {
-    validation_.emplace(*datasets_.held_out, batching_.sequences);
+    validation_.emplace(*datasets_.held_out, batching_.sequences, spmd::held("batch", batching_.sequences));
     eval_step_.emplace(*model_, device_, step_options_);
     eval_step_->prepare(example(0));
   }
