@@ -149,6 +149,8 @@ std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& input
 
 int64_t Capture::temporary_bytes() const { return impl_->last ? impl_->last->memory_stats().temporary : 0; }
 
+int64_t Capture::argument_bytes() const { return impl_->last ? impl_->last->memory_stats().argument : 0; }
+
 std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
                              const std::function<std::vector<at::Tensor>(const at::Tensor&, const std::vector<at::Tensor>&)>& body) {
   if (!Engine::current()) {

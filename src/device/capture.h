@@ -39,6 +39,8 @@ class Capture {
 
   // Bytes of the program's temporaries on the device, as compiled; 0 before there is a program, and for a function on the CPU.
   int64_t temporary_bytes() const;
+  // The same of its arguments: state and inputs.
+  int64_t argument_bytes() const;
 
   struct Impl;
 

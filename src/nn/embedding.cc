@@ -41,8 +41,7 @@ at::Tensor lookup(const at::Tensor& used_VD, const at::Tensor& tokens_BS, const 
   const std::vector<int64_t> shape{tokens_BS.size(0), tokens_BS.size(1), used_VD.size(1)};
   hlo::Sharding out = spmd::plan()->sharding_where_it_divides({"batch", "sequence_block", ""}, shape);
   // The sum is scattered over the sequence where the residual stream is split by the same axes, and whole elsewhere.
-  const std::vector<std::string>& sequence = out.dims[1].axes;
-  const bool scatters = sequence.size() >= split.size() && std::ranges::equal(std::span(sequence).last(split.size()), split);
+  const bool scatters = spmd::ends_with(out.dims[1].axes, split);
   if (!scatters) out = spmd::plan()->sharding_where_it_divides({"batch", "sequence", ""}, shape);
   return spmd::manual({used_VD, tokens_BS, spmd::positions(split)},
                       {spmd::plan()->gathered(axes), token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {out},

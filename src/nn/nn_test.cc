@@ -12,7 +12,6 @@
 #include "nn/feed_forward.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"
-#include "nn/loss.h"
 #include "nn/norm.h"
 #include "nn/parameter.h"
 #include "nn/rope.h"
@@ -130,14 +129,6 @@ TEST(Attention, StaysWithinDocuments) {
     const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.narrow(2, b, n); };
     EXPECT_TRUE(at::allclose(packed.narrow(1, begin, length), attention(part(q), part(k), part(v), {}), 1e-5, 1e-6)) << begin;
   }
-}
-
-TEST(Loss, SumsValidTokens) {
-  const at::Tensor logits = at::randn({4, 7}), labels = at::tensor({3, -100, 0, 6}, at::kLong);
-  const at::Tensor expected = -(at::log_softmax(logits, -1)[0][3] + at::log_softmax(logits, -1)[2][0] + at::log_softmax(logits, -1)[3][6]);
-  EXPECT_NEAR(cross_entropy_sum(logits, labels).item<float>(), expected.item<float>(), 1e-5);
-  EXPECT_EQ(valid_tokens(labels).item<float>(), 3);
-  EXPECT_EQ(valid_tokens(at::full({4}, -100, at::kLong)).item<float>(), 1);
 }
 
 // ---- layouts --------------------------------------------------------------------------------------------------------------

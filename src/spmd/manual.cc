@@ -285,6 +285,10 @@ MeshAxes axes_left(const Sharding& sharding) {
   return left;
 }
 
+bool ends_with(const MeshAxes& axes, const MeshAxes& last) {
+  return axes.size() >= last.size() && std::equal(last.rbegin(), last.rend(), axes.rbegin());
+}
+
 at::Tensor positions(const MeshAxes& axes) {
   return at::arange(size_of(axes), at::TensorOptions().dtype(at::kLong).device(device::tpu()));
 }

@@ -68,6 +68,11 @@ Check one_of(std::vector<std::string> choices) {
           [](const Value& v, const Check& c) { return std::ranges::count(c.choices, std::get<std::string>(v)) > 0; }, 0,
           std::move(choices)};
 }
+Check float32_sums() {
+  Check check = one_of({"float32"});
+  check.expected = "\"float32\" (rounding gradients to bfloat16 before they are summed over devices and microbatches loses bits)";
+  return check;
+}
 Check not_empty() {
   return {"a text that is not empty", [](const Value& v, const Check&) { return !std::get<std::string>(v).empty(); }};
 }
@@ -121,6 +126,10 @@ const std::vector<Key>& table() {
       {"training.max_norm", SLOT(training.max_norm), "gradients are clipped to this global norm", positive()},
       {"training.dtype", SLOT(training.dtype), "dtype of parameters and optimizer states", one_of({"float32"})},
       {"training.mixed_precision_param", SLOT(training.mixed_precision_param), "dtype of activations and matrix products", one_of({"float32", "bfloat16"})},
+      {"training.mixed_precision_reduce", SLOT(training.mixed_precision_reduce), "dtype that gradients are made and summed in", float32_sums()},
+
+      {"loss.chunks", SLOT(loss.chunks), "pieces of a row whose logits exist one at a time; 1: all at once", at_least(1)},
+      {"loss.z_loss", SLOT(loss.z_loss), "coefficient of the squared log of the softmax's denominator, added to the loss", not_negative()},
 
       {"parallelism.data_parallel_replicate_degree", SLOT(parallelism.data_parallel_replicate_degree), "copies of the model: data parallel, parameters whole", degree()},
       {"parallelism.data_parallel_shard_degree", SLOT(parallelism.data_parallel_shard_degree), "devices that data, parameters and optimizer states are split over; -1: the rest", degree_or_rest()},

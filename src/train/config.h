@@ -61,7 +61,13 @@ struct Config {
     double max_norm = 1;
     std::string dtype = "float32";
     std::string mixed_precision_param = "bfloat16";
+    std::string mixed_precision_reduce = "float32";
   } training;
+
+  struct Loss {
+    int64_t chunks = 8;
+    double z_loss = 0;
+  } loss;
 
   struct Parallelism {
     int64_t data_parallel_replicate_degree = 1, data_parallel_shard_degree = -1;

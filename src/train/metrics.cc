@@ -69,8 +69,8 @@ std::string duration(double seconds) {
 }
 
 std::string console_line(const StepMetrics& m) {
-  return fmt::format("step: {:2}  loss: {:8.5f}  grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.2f}  mfu: {}", m.step,
-                     m.loss, m.grad_norm, m.memory_gib, with_commas(std::llround(m.tps)), m.tflops,
+  return fmt::format("step: {:2}  loss: {:8.5f}  {}grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.2f}  mfu: {}", m.step,
+                     m.loss, m.z_loss ? fmt::format("z_loss: {:8.5f}  ", *m.z_loss) : "", m.grad_norm, m.memory_gib, with_commas(std::llround(m.tps)), m.tflops,
                      m.mfu ? fmt::format("{:.2f}%", *m.mfu) : "peak unknown");
 }
 
@@ -109,13 +109,14 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t continued_st
 }
 
 void MetricsFile::write(const StepMetrics& m) {
-  const nlohmann::ordered_json line = {
+  nlohmann::ordered_json line = {
       {"step", m.step}, {"loss", m.loss},
       {"grad_norm", m.grad_norm}, {"lr", m.lr},
       {"tps", m.tps}, {"step_time_s", m.step_time_s},
       {"mfu", m.mfu ? nlohmann::ordered_json(*m.mfu) : nlohmann::ordered_json(nullptr)},
       {"memory_gib", m.memory_gib},
   };
+  if (m.z_loss) line["z_loss"] = *m.z_loss;
   out_ << line.dump() << "\n" << std::flush;
   if (!out_) raise<IoError>("metrics.jsonl: cannot write {}; free space on the disk or choose another file", path_.string());
 }

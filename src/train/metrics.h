@@ -27,6 +27,7 @@ int64_t peak_memory_bytes(at::Device device);
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, lr = 0;
+  std::optional<double> z_loss;  // with a z-loss: its part, which `loss` does not count
   double tps = 0;          // tokens a second and device, since the last line
   double step_time_s = 0;  // mean since the last line
   double tflops = 0;       // by the field's figure, see Model::flops_per_token

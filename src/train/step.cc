@@ -25,16 +25,18 @@ models::Inputs model_inputs(const Tensors& batch, bool documents) {
   return {batch[kTokens], batch[kPositions], batch[kDocuments]};
 }
 
-at::Tensor loss_sum(const models::Model& model, const Tensors& batch, const StepOptions& options) {
-  return nn::cross_entropy_sum(model.forward(model_inputs(batch, options.documents), options.compute), batch[kLabels]);
+// The loss of one microbatch: sums over its tokens / `divisor`.
+nn::Loss loss_of(const models::Model& model, const Tensors& batch, const at::Tensor& divisor, const StepOptions& options) {
+  const at::Tensor hidden_BSD = model.hidden(model_inputs(batch, options.documents), options.compute);
+  return nn::linear_cross_entropy(hidden_BSD, model.head(), batch[kLabels], divisor, options.loss);
 }
 
-// Loss / valid and its gradients for one microbatch: [loss, gradients...].
+// The losses of one microbatch and their gradients: [cross-entropy and z-loss, z-loss, gradients...].
 Tensors microbatch(const models::Model& model, const Tensors& batch, const at::Tensor& valid, const StepOptions& options) {
   const at::AutoGradMode grad(true);
-  const at::Tensor loss = loss_sum(model, batch, options) / valid;
-  Tensors out = torch::autograd::grad({loss}, model.parameters().tensors());
-  out.insert(out.begin(), loss.detach());
+  const nn::Loss loss = loss_of(model, batch, valid, options);
+  Tensors out = torch::autograd::grad({loss.total}, model.parameters().tensors());
+  out.insert(out.begin(), {loss.total.detach(), loss.z});
   return out;
 }
 
@@ -81,7 +83,7 @@ Tensors TrainStep::loss_and_gradients(const Tensors& batch) {
   };
   if (accumulation == 1) return at_index([](const at::Tensor& t) { return t.select(0, 0); });
 
-  Tensors sums{at::zeros({}, valid.options())};
+  Tensors sums{at::zeros({}, valid.options()), at::zeros({}, valid.options())};
   for (const at::Tensor& p : model_.parameters().tensors()) sums.push_back(at::zeros_like(p).detach());
   return device::loop(accumulation, std::move(sums), [&](const at::Tensor& i, const Tensors& carry) {
     Tensors next = at_index([&](const at::Tensor& t) { return t.index_select(0, i.reshape({1})).squeeze(0); });
@@ -94,14 +96,14 @@ Tensors TrainStep::record(const Tensors& inputs) {
   const at::NoGradGuard no_grad;
   const size_t n = batch_inputs(options_);
   Tensors gradients = loss_and_gradients({inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(n)});
-  const at::Tensor loss = gradients.front();
-  gradients.erase(gradients.begin());
+  const at::Tensor loss = gradients[0], z_loss = gradients[1];
+  gradients.erase(gradients.begin(), gradients.begin() + 2);
 
   const Clip clip = clip_factor_of_squares(squares_of(gradients, model_.parameters()), options_.max_norm);
   for (at::Tensor& g : gradients) g = g * clip.factor;
   const at::Tensor finite = at::isfinite(loss).logical_and(at::isfinite(clip.norm));
   optimizer_.update(gradients, inputs[n], finite);
-  return {at::stack({loss, clip.norm, finite.to(at::kFloat)}), clip.squares};
+  return {at::stack({loss - z_loss, z_loss, clip.norm, finite.to(at::kFloat)}), clip.squares};
 }
 
 Tensors TrainStep::inputs(const TokenBatch& batch, double lr_factor, int64_t step) const {
@@ -118,7 +120,8 @@ void TrainStep::start(const TokenBatch& batch, double lr_factor, int64_t step) {
 StepResult TrainStep::finish() {
   const at::Tensor metrics = pending_.at(0).cpu();
   const float* values = metrics.data_ptr<float>();
-  StepResult result{.loss = values[0], .grad_norm = values[1], .finite = values[2] != 0, .squares = pending_.at(1)};
+  StepResult result{.loss = values[0], .z_loss = values[1], .grad_norm = values[2], .finite = values[3] != 0,
+                    .squares = pending_.at(1)};
   pending_.clear();
   return result;
 }
@@ -128,7 +131,9 @@ StepResult TrainStep::finish() {
 EvalStep::EvalStep(const models::Model& model, at::Device device, StepOptions options)
     : device_(device), capture_("eval_step", [&model, options](const Tensors& inputs) -> Tensors {
         const at::NoGradGuard no_grad;
-        return {at::stack({loss_sum(model, inputs, options), inputs[kLabels].ne(nn::kIgnoredLabel).to(at::kFloat).sum()})};
+        const at::Tensor valid = inputs[kLabels].ne(nn::kIgnoredLabel).to(at::kFloat).sum();
+        const nn::Loss loss = loss_of(model, inputs, at::ones_like(valid), options);
+        return {at::stack({loss.total - loss.z, valid})};
       }) {}
 
 void EvalStep::prepare(const TokenBatch& example) { capture_.prepare(example.on(device_)); }

@@ -13,6 +13,7 @@
 
 #include "device/capture.h"
 #include "models/model.h"
+#include "nn/loss.h"
 #include "train/optimizer.h"
 
 namespace flambeau::train {
@@ -29,10 +30,12 @@ struct StepOptions {
   double max_norm = 1;
   at::ScalarType compute = at::kFloat;
   bool documents = false;  // batches have positions and documents
+  nn::LossOptions loss = {};
 };
 
 struct StepResult {
-  double loss = 0;       // sum of token losses / valid tokens of the step
+  double loss = 0;       // sum of token losses / valid tokens of the step, without the z-loss
+  double z_loss = 0;     // that part of what is optimised
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the program withheld the update
   at::Tensor squares;    // on the device: the sum of squares of each logical parameter's gradient, in the order of the physical
@@ -51,6 +54,10 @@ class TrainStep {
   void start(const TokenBatch& batch, double lr_factor, int64_t step);
   // Waits for the step that was started.
   StepResult finish();
+
+  // Bytes of the program on a device, as compiled: parameters, states and batches; and temporaries. 0 on the CPU.
+  int64_t argument_bytes() const { return capture_.argument_bytes(); }
+  int64_t temporary_bytes() const { return capture_.temporary_bytes(); }
 
  private:
   std::vector<at::Tensor> record(const std::vector<at::Tensor>& inputs);

@@ -64,6 +64,10 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
       {"device = \"cpu\"\n[debug]\nvirtual_devices = 8\n", {"debug.virtual_devices", "expected 1", "got 8", "device = \"tpu\""}},
       {"[debug]\nvirtual_devices = 0\n", {"debug.virtual_devices", "at least 1"}},
+      {"[loss]\nchunks = 0\n", {"loss.chunks", "at least 1", "got 0", "the default is 8"}},
+      {"[loss]\nz_loss = -0.1\n", {"loss.z_loss", "at least 0", "-0.1"}},
+      {"[training]\nmixed_precision_reduce = \"bfloat16\"\n", {"training.mixed_precision_reduce", "float32", "loses bits", "\"bfloat16\""}},
+      {"[training]\nmixed_precision_param = \"float16\"\n", {"training.mixed_precision_param", "bfloat16", "\"float16\""}},
       {"[parallelism]\ndata_parallel_shard_degree = 0\n", {"parallelism.data_parallel_shard_degree", "-1", "got 0"}},
       {"[parallelism]\ntensor_parallel_degree = 0\n", {"parallelism.tensor_parallel_degree", "at least 1", "got 0"}},
       {"[parallelism]\nfsdp_reshard_after_forward = \"sometimes\"\n", {"fsdp_reshard_after_forward", "default", "always", "never", "sometimes"}},
@@ -200,9 +204,29 @@ TEST(Schedule, FollowsItsFormula) {
   EXPECT_DOUBLE_EQ(last(DecayType::Sqrt), 0.1 + 0.9 * (1 - std::sqrt(0.5)));
   EXPECT_DOUBLE_EQ(last(DecayType::Cosine), 0.1 + 0.9 * (1 + std::cos(std::numbers::pi / 2)) / 2);
 
+  testing::internal::CaptureStderr();
   const Schedule cut({.warmup_steps = 20, .total_steps = 4});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::AllOf(HasSubstr("warning"), HasSubstr("20"), HasSubstr("warming up for 4")));
   EXPECT_EQ(cut.warmup(), 4);
   EXPECT_DOUBLE_EQ(cut.factor(3), 1);
+}
+
+TEST(Schedule, PartsAddUp) {
+  const struct {
+    int64_t warmup, total;
+    std::optional<double> ratio;
+    int64_t decay, stable;
+  } cases[] = {
+      {200, 1000, {}, 800, 1}, {200, 1000, 0.1, 100, 701}, {0, 10, 0.25, 3, 8},  // round(2.5) away from zero
+      {5, 10, 0.9, 5, 1},      {10, 10, {}, 0, 1},         {0, 10, 0.0, 0, 11},
+  };
+  for (const auto& c : cases) {
+    const Schedule s({.warmup_steps = c.warmup, .total_steps = c.total, .decay_ratio = c.ratio});
+    EXPECT_EQ(s.decay(), c.decay);
+    EXPECT_EQ(s.stable(), c.stable);
+    EXPECT_GT(s.factor(c.total - 1), 0);  // the last real step is above the floor
+    for (int64_t i = 1; i < c.total; ++i) EXPECT_EQ(s.factor(i) > s.factor(i - 1), i < c.warmup) << i;
+  }
 }
 
 // ---- steps ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "train/param_groups.h"
 #include "train/sampler.h"
 #include "train/state.h"
+#include "train/summary.h"
 
 namespace flambeau::train {
 namespace {
@@ -98,16 +99,14 @@ Trainer::Trainer(Config config)
   if (!device_.is_cpu()) spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
   step_options_ = {.max_norm = config_.training.max_norm,
                    .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
-                   .documents = config_.data.document_mask};
+                   .documents = config_.data.document_mask,
+                   .loss = {.chunks = config_.loss.chunks, .z_loss = config_.loss.z_loss}};
   log_info("flambeau {}", FLAMBEAU_VERSION);
   log_info("device: {}, peak {}", device_facts_.name,
            device_facts_.peak_tflops ? fmt::format("{} TFLOPS", *device_facts_.peak_tflops) : "unknown");
   if (config_.debug.print_config) log_info("{}", to_toml(config_));
 
   const int64_t context = batching_.context;
-  log_info("building {} {}: {} parameters, {:.3g} FLOPs a token ({:.3g} with the causal mask discounted)", config_.model.name,
-           config_.model.flavor, with_commas(model_->parameters().elements()), model_->flops_per_token(context),
-           model_->causal_flops_per_token(context));
   model_->parameters().initialize(static_cast<uint64_t>(config_.debug.seed), device_);
   model_->prepare(device_, context);
   optimizer_.emplace(make_optimizer(config_, *model_));
@@ -124,10 +123,11 @@ Trainer::Trainer(Config config)
   log_info("data: {} training tokens in {} documents, {} held out", with_commas(datasets_.train->corpus().tokens()),
            with_commas(datasets_.train->corpus().documents()),
            with_commas(datasets_.held_out ? datasets_.held_out->corpus().tokens() : 0));
-  log_info("trainer: {} tokens a step ({} microbatches of {} x {}), {} steps, {} of them warm-up",
-           with_commas(batching_.tokens_per_step()), batching_.accumulation, batching_.sequences, context,
-           config_.training.steps, schedule_.warmup());
   prepare_programs();
+  const SummaryFacts facts{.degrees = degrees_, .batching = batching_, .warmup_steps = schedule_.warmup(),
+                           .parameters_per_device = parameters_per_device(model_->parameters()),
+                           .argument_bytes = train_step_->argument_bytes(), .temporary_bytes = train_step_->temporary_bytes()};
+  log_info("{}", format_table(summary_rows(config_, *model_, facts), wants_colour(2)));
 }
 
 void Trainer::resume() {
@@ -267,6 +267,7 @@ void Trainer::log_step(int64_t step, const StepResult& result) {
   StepMetrics m;
   m.step = step;
   m.loss = result.loss;
+  if (config_.loss.z_loss > 0) m.z_loss = result.z_loss;
   m.grad_norm = result.grad_norm;
   m.lr = config_.optimizer.lr * schedule_.factor(step - 1);
   m.tps = n * static_cast<double>(batching_.tokens_per_step()) / seconds_since_log_;

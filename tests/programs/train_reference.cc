@@ -44,7 +44,8 @@ NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
   device::Capture step("reference", [&](const Tensors& inputs) {
     const at::AutoGradMode grad(true);
     const at::Tensor logits = model->forward({inputs[0], {}, {}}, at::kFloat);
-    const at::Tensor loss = nn::cross_entropy_sum(logits, inputs[1]) / nn::valid_tokens(inputs[1]);
+    const at::Tensor loss = nn::linear_cross_entropy(model->hidden({inputs[0], {}, {}}, at::kFloat), model->head(), inputs[1],
+                                                     nn::valid_tokens(inputs[1]), {}).total;
     Tensors out = torch::autograd::grad({loss}, parameters.tensors());
     out.insert(out.begin(), {logits.detach(), loss.detach()});
     return out;
