@@ -142,6 +142,9 @@ TEST_F(ConfigTest, ActivationCheckpointingIsAPolicy) {
   EXPECT_EQ(read("mode = \"full\"").kind, Kind::Full);
   EXPECT_EQ(read("mode = \"budget\"\nmemory_budget = 0.25").kind, Kind::Budget);
   EXPECT_EQ(read("mode = \"budget\"\nmemory_budget = 0.25").budget, 0.25);
+  EXPECT_FALSE(read("mode = \"full\"").keep_gathered);
+  EXPECT_TRUE(read("[parallelism]\nfsdp_reshard_after_forward = \"never\"").keep_gathered);
+  EXPECT_TRUE(read("mode = \"offload\"").offload);
   const std::vector<std::string> ops{"mm", "silu"};
   EXPECT_EQ(read("mode = \"selective\"\nselective_ops = [\"mm\", \"aten::silu\"]").ops, ops);
   EXPECT_EQ(read("mode = \"selective\"\nselective_ops = \"mm, silu\"").ops, ops);

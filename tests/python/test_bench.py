@@ -13,4 +13,4 @@ def test_compile_time_does_not_grow_with_depth(root, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     assert [row["layers"] for row in result["rows"]] == [2, 16]
     (ratio,) = result["ratios"]
-    assert ratio["processor_s"] < 1.5  # written out it would be about 6
+    assert ratio["processor_s"] < 1.4  # layers written out: 1.8
