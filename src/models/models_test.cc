@@ -148,7 +148,7 @@ TEST(Models, NameTheAxesOfEveryParameter) {
 
 // Loss and gradients of one batch: those of logical parameters, on the CPU.
 std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::KeepPolicy> loop) {
-  const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 3, .dim = 32, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 48});
+  const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 48});
   model->run_layers_as_loop(loop);
   model->parameters().initialize(6, device);
   model->prepare(device, 16);
@@ -177,8 +177,9 @@ TEST(Models, AreTheSameOnEveryMesh) {
   const device::KeepPolicy full{.kind = device::KeepPolicy::Kind::Full};
   for (const char* family : {"llama3", "qwen3"}) {
     const std::vector<at::Tensor> expected = gradients_of(family, at::kCPU, {});
-    for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.shard = 4}, {.tensor = 4}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
+    for (const spmd::Degrees& degrees : {spmd::Degrees{.shard = 4}, {.tensor = 4}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
       for (const bool loop : {false, true}) {
+        if (!loop && degrees.devices() < 8) continue;  // written out, a program takes long to compile
         SCOPED_TRACE(fmt::format("{} on {} devices, tensor {}{}", family, degrees.devices(), degrees.tensor, loop ? ", as a loop" : ""));
         spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
         const std::vector<at::Tensor> got = gradients_of(family, device::tpu(), loop ? std::optional(full) : std::nullopt);

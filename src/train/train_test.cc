@@ -235,7 +235,8 @@ TEST(Schedule, PartsAddUp) {
 // ---- steps ------------------------------------------------------------------------------------------------------------
 
 struct Small {
-  Small() : model(models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48})) {
+  explicit Small(bool stacked = false) : model(models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48})) {
+    if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
     model->parameters().initialize(5, at::kCPU);
     model->prepare(at::kCPU, 16);
     std::vector<OptimizerTarget> targets;
@@ -289,6 +290,21 @@ TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
   Small large;  // finite weights whose products are not
   large.model->parameters().tensors()[2].detach().fill_(3e38F);
   EXPECT_EQ(first_non_finite(*large.model, at::kCPU, {}, large.batch, large.step(large.batch)), "activation layers.0.attention");
+}
+
+TEST(TrainStep, NamesTheLayerOfAStackedTensor) {
+  Small small(true);
+  const nn::Parameters& parameters = small.model->parameters();
+  StepResult result = small.step(small.batch);
+  ASSERT_TRUE(result.finite);
+  ASSERT_EQ(result.squares.numel(), static_cast<int64_t>(parameters.size()));
+  EXPECT_NEAR(result.squares.sum().sqrt().item<double>(), result.grad_norm, 1e-5);
+  const nn::Physical& qkv = parameters.physical()[2];
+  const auto behind = static_cast<int64_t>(1 + parameters.physical()[1].rows.size());  // the embedding and the layers' norms
+  result.squares[behind + 1] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "gradient of layers.1.attention.qkv.weight");
+  qkv.weight->value.detach()[1].view({-1})[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter layers.1.attention.qkv.weight");
 }
 
 TEST(SampleStep, LooksAtThePrefixAlone) {
