@@ -42,21 +42,6 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
-struct Embedding : torch::autograd::Function<Embedding> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const at::Tensor& tokens, const Weight& weight,
-                            at::ScalarType dtype) {
-    ctx->save_for_backward({tokens});
-    ctx->saved_data["rows"] = value.size(0);
-    return at::embedding(used_weight(ctx, value, weight.axes, dtype), tokens);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const at::Tensor dw = at::embedding_dense_backward(gradients[0].to(at::kFloat), ctx->get_saved_variables()[0],
-                                                       ctx->saved_data["rows"].toInt(), /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
-    return {weight_gradient(ctx, dw), at::Tensor(), at::Tensor(), at::Tensor()};
-  }
-};
-
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const Weight& weight) {
