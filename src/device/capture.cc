@@ -32,17 +32,6 @@ class SingleThreadedAutograd {
   c10::AutogradState before_;
 };
 
-std::vector<TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what) {
-  std::vector<TensorRef> refs;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || !is_tpu(tensor))
-      raise<InvalidArgument>("[capture] expected {} to be tpu tensors, got {}", what,
-                             tensor.defined() ? tensor.device().str() : "an undefined tensor");
-    refs.push_back(ref_of(tensor));
-  }
-  return refs;
-}
-
 }  // namespace
 
 struct Capture::Impl {

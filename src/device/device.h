@@ -7,6 +7,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -33,6 +35,8 @@ c10::ScalarType scalar_type_of(DType dtype);
 inline bool is_tpu(const at::Tensor& tensor) { return tensor.device().type() == kDeviceType; }
 runtime::Storage& storage_of(const at::Tensor& tensor);
 runtime::TensorRef ref_of(const at::Tensor& tensor);
+// The same of several; `what` they are is said when one is not on the device.
+std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
 

@@ -15,14 +15,7 @@ using runtime::TensorRef;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-std::vector<TensorRef> refs_of(const variable_list& tensors) {
-  std::vector<TensorRef> refs;
-  for (const at::Tensor& tensor : tensors) {
-    if (!is_tpu(tensor)) raise<InvalidArgument>("[scan] expected tpu tensors within a captured step, got one on {}", tensor.device().str());
-    refs.push_back(ref_of(tensor));
-  }
-  return refs;
-}
+std::vector<TensorRef> scan_refs(const variable_list& tensors) { return refs_of(tensors, "what a scan is given and gives"); }
 
 at::Tensor over(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) { return make_tensor(storage, type); }
 
@@ -42,7 +35,7 @@ class BodyRecording {
   BodyRecording(const ScanCall& call, const variable_list& inputs)
       : call_(call), carry_(part(inputs, 0, call.carry)), stacked_(part(inputs, call.carry, call.stacked)),
         constants_(part(inputs, call.carry + call.stacked, call.constants)),
-        recording_(call.trip_count, refs_of(carry_), refs_of(stacked_)) {
+        recording_(call.trip_count, scan_refs(carry_), scan_refs(stacked_)) {
     for (size_t i = 0; i < carry_.size(); ++i)
       carry_leaves_.push_back(over(recording_.carry()[i], ref_of(carry_[i]).type()).requires_grad_(differentiable(carry_[i])));
     for (size_t i = 0; i < stacked_.size(); ++i) {
@@ -57,7 +50,7 @@ class BodyRecording {
   variable_list run_forward() {
     const at::AutoGradMode disabled(false);
     const variable_list next = (*call_.body)(over(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
-    const auto storages = recording_.finish(refs_of(next));
+    const auto storages = recording_.finish(scan_refs(next));
     variable_list results;
     for (size_t i = 0; i < storages.size(); ++i) results.push_back(over(storages[i], ref_of(carry_[i]).type()));
     return results;
@@ -81,7 +74,7 @@ class BodyRecording {
       const at::Tensor sum = over(recording_.add_cotangent(ref_of(leaf).type()), ref_of(leaf).type());
       gradient_next.push_back(sum + gradients[g++]);
     }
-    return recording_.finish_joint(refs_of(next), refs_of(gradient_next), refs_of(gradient_rows), *call_.policy);
+    return recording_.finish_joint(scan_refs(next), scan_refs(gradient_next), scan_refs(gradient_rows), *call_.policy);
   }
 
  private:
@@ -157,7 +150,7 @@ struct Scan : torch::autograd::Function<Scan> {
       if (!holder->wanted[i] || is_row) continue;
       initial.push_back(i < holder->carry && gradients[i].defined() ? gradients[i] : zeros(i));
     }
-    const auto storages = holder->loop->run(refs_of(initial));
+    const auto storages = holder->loop->run(scan_refs(initial));
     // The loop gives the carry's and constants' gradients first, then the rows'.
     variable_list result{at::Tensor()};  // the call itself
     size_t next = 0, next_row = initial.size();

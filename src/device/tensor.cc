@@ -47,6 +47,17 @@ runtime::TensorRef ref_of(const at::Tensor& tensor) {
           dtype_of(tensor.scalar_type())};
 }
 
+std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what) {
+  std::vector<runtime::TensorRef> refs;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !is_tpu(tensor))
+      raise<InvalidArgument>("[tpu] expected {} to be tpu tensors, got {}", what,
+                             tensor.defined() ? tensor.device().str() : "an undefined tensor");
+    refs.push_back(ref_of(tensor));
+  }
+  return refs;
+}
+
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) {
   c10::Storage torch_storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(storage->nbytes()), data_ptr_of(storage),
                              &allocator(), /*resizable=*/true);

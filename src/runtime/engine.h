@@ -80,8 +80,6 @@ class Engine {
   std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const void* data);
   // How the value behind a tensor that shows all of its storage lies on the mesh; replicated otherwise.
   static hlo::Sharding sharding_of(const TensorRef& tensor);
-  // Lays the value of such a tensor out anew.
-  void reshard(const TensorRef& tensor, const hlo::Sharding& sharding);
   const Target& target() const { return target_; }
   Counters& counters() { return counters_; }
   // Debug mode: every op is awaited, and its data-dependent checks are raised by the call itself.
