@@ -54,6 +54,16 @@ struct Capture::Impl {
     return recording.finish(refs_of(results, fmt::format("the results of '{}'", name)));
   }
 
+  pjrt::MemoryStats memory() const {
+    if (!last) return {};
+    last->compile();
+    try {
+      return last->memory_stats();
+    } catch (const PluginError&) {
+      return {};  // not every plugin tells
+    }
+  }
+
   void compare(const StepProgram& next) const {
     if (auto text = runtime::difference(last->trace(), next.trace()))
       raise<InvalidArgument>(
@@ -136,9 +146,9 @@ std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& input
   return impl_->run(inputs);
 }
 
-int64_t Capture::temporary_bytes() const { return impl_->last ? impl_->last->memory_stats().temporary : 0; }
+int64_t Capture::temporary_bytes() const { return impl_->memory().temporary; }
 
-int64_t Capture::argument_bytes() const { return impl_->last ? impl_->last->memory_stats().argument : 0; }
+int64_t Capture::argument_bytes() const { return impl_->memory().argument; }
 
 std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
                              const std::function<std::vector<at::Tensor>(const at::Tensor&, const std::vector<at::Tensor>&)>& body) {

@@ -88,4 +88,20 @@ int64_t axis_size(const Mesh& mesh, std::string_view axis) {
   return mesh.axes[i].size;
 }
 
+int64_t axes_size(const Mesh& mesh, std::span<const std::string> axes) {
+  int64_t size = 1;
+  for (const std::string& axis : axes) size *= axis_size(mesh, axis);
+  return size;
+}
+
+int64_t index_along(const Mesh& mesh, std::span<const std::string> axes, int64_t position) {
+  int64_t index = 0;
+  for (const std::string& axis : axes) {
+    int64_t inner = 1;
+    for (size_t i = axis_index(mesh, axis) + 1; i < mesh.axes.size(); ++i) inner *= mesh.axes[i].size;
+    index = index * axis_size(mesh, axis) + position / inner % axis_size(mesh, axis);
+  }
+  return index;
+}
+
 }  // namespace flambeau::hlo

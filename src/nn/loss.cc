@@ -204,6 +204,9 @@ Loss linear_cross_entropy(const at::Tensor& x_BSD, const Weight& head, const at:
                            "give them shapes that agree", fmt::join(x_BSD.sizes(), ", "), fmt::join(w.sizes(), ", "),
                            fmt::join(labels_BS.sizes(), ", "));
   }
+  if (x_BSD.numel() == 0) {
+    raise<InvalidArgument>("[linear_cross_entropy] expected at least one token and a width, got x [{}]; leave the step out", fmt::join(x_BSD.sizes(), ", "));
+  }
   if (options.chunks < 1) raise<InvalidArgument>("[linear_cross_entropy] expected at least 1 chunk, got {}; set loss.chunks = 1", options.chunks);
   Problem problem{.weight_VD = {}, .divisor = divisor.to(wide(x_BSD)), .options = options};
   problem.options.chunks = std::min(options.chunks, x_BSD.size(1));

@@ -15,7 +15,7 @@ namespace flambeau::nn {
 
 inline constexpr int64_t kIgnoredLabel = -100;
 
-// How the logit of a token's label is found. Gather reads it (and checks the label's range); Mask sums a comparison with the
+// How the logit of a token's label, which must be in [0, V) or kIgnoredLabel, is found. Gather reads it; Mask sums a comparison with the
 // vocabulary's indices, which needs no communication but a sum where a mesh splits the vocabulary.
 enum class LabelLookup { Gather, Mask };
 

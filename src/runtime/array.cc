@@ -97,17 +97,9 @@ int64_t Box::elements() const {
 Box box_at(const Mesh& mesh, const Sharding& sharding, const Dims& dims, int64_t position) {
   Box box{Dims(dims.size(), 0), dims};
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    int64_t part = 0, parts = 1;
-    for (const std::string& name : sharding.dims[d].axes) {
-      int64_t inner = 1;
-      auto axis = mesh.axes.rbegin();
-      for (; axis != mesh.axes.rend() && axis->name != name; ++axis) inner *= axis->size;
-      FLAMBEAU_CHECK(axis != mesh.axes.rend(), "shardings are checked against the mesh first");
-      part = part * axis->size + position / inner % axis->size;
-      parts *= axis->size;
-    }
-    box.size[d] = dims[d] / parts;
-    box.start[d] = part * box.size[d];
+    const std::vector<std::string>& axes = sharding.dims[d].axes;
+    box.size[d] = dims[d] / hlo::axes_size(mesh, axes);
+    box.start[d] = hlo::index_along(mesh, axes, position) * box.size[d];
   }
   return box;
 }
@@ -133,8 +125,7 @@ void check_divides(const Mesh& mesh, const Sharding& sharding, const Type& type)
   if (std::string fault = hlo::sharding_fault(sharding, mesh, type.rank()); !fault.empty())
     raise<InvalidArgument>("[sharding] {} for {}", fault, type.to_string());
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    int64_t parts = 1;
-    for (const std::string& axis : sharding.dims[d].axes) parts *= hlo::axis_size(mesh, axis);
+    const int64_t parts = hlo::axes_size(mesh, sharding.dims[d].axes);
     if (type.dims[d] % parts != 0)
       raise<InvalidArgument>("[sharding] dimension {} of {} does not split into {} equal parts as {} asks; choose a mesh whose axes "
                              "divide it, or pad it to {}", d, type.to_string(), parts, sharding.to_string(),
@@ -145,8 +136,6 @@ void check_divides(const Mesh& mesh, const Sharding& sharding, const Type& type)
 bool Array::deleted() const {
   return std::any_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->deleted(); });
 }
-
-int64_t Array::device_bytes() const { return shards_.empty() ? 0 : shards_.front()->byte_size(); }
 
 std::shared_ptr<const Array> upload_array(const pjrt::Client& client, const DeviceMesh* mesh, const Type& type,
                                           const Sharding& sharding, const void* data) {

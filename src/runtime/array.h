@@ -54,7 +54,6 @@ class Array {
   const std::vector<std::unique_ptr<pjrt::Buffer>>& shards() const { return shards_; }
   const hlo::Sharding& sharding() const { return sharding_; }
   bool deleted() const;
-  int64_t device_bytes() const;  // logical bytes on one device
 
  private:
   std::vector<std::unique_ptr<pjrt::Buffer>> shards_;

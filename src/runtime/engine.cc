@@ -40,6 +40,9 @@ Engine& Engine::start(const EngineOptions& options) {
     if (!options.plugin.empty() && options.plugin != engine->options_.plugin)
       raise<InvalidArgument>("[engine] the plugin '{}' is already in use in this process; '{}' needs a process of its own",
                              engine->options_.plugin, options.plugin);
+    if (options.virtual_devices != 1 && options.virtual_devices != engine->options_.virtual_devices)
+      raise<InvalidArgument>("[engine] the plugin already shows {} virtual devices in this process; ask for {} before the device is first used",
+                             engine->options_.virtual_devices, options.virtual_devices);
     return *engine;
   }
   // Never destroyed: tensors may be dropped on any thread while the process ends.
@@ -81,7 +84,7 @@ void Engine::set_current(Trace* trace) { t_current = trace; }
 
 void Engine::set_mesh(std::optional<hlo::Mesh> mesh) {
   std::lock_guard lock(g_start_mutex);
-  if (mesh && mesh_ && *mesh == mesh_->mesh) return;
+  if (mesh ? mesh_ && *mesh == mesh_->mesh : !mesh_) return;
   const MemoryUse use = memory_use();
   if (use.allocations > use.frees)
     raise<InvalidArgument>("[mesh] expected the mesh to be set before tensors are made, got one while {} exist; set it first",
@@ -166,12 +169,12 @@ std::vector<hlo::Sharding> strict_shardings(const Trace& trace, std::span<const 
   if (shardings.empty()) return shardings;
   for (const Assignment& a : assignments) {
     const Dims& dims = trace.type(outputs[a.output]).dims;
-    const External* like = nullptr;
-    for (const External& external : trace.externals()) {
-      if (external.type.dims != dims) continue;
-      if (!like || external.storage == a.storage) like = &external;
-    }
-    if (like) shardings[a.output] = like->sharding;
+    for (const External& external : trace.externals())
+      if (external.type.dims == dims) {
+        shardings[a.output] = external.sharding;
+        break;
+      }
+    shardings[a.output] = a.storage->layout_of(dims).value_or(shardings[a.output]);
   }
   return shardings;
 }

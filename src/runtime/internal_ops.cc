@@ -53,28 +53,12 @@ Value unlowerable(Builder&, Value) { FLAMBEAU_CHECK(false, "a manual computation
 
 // The devices, as positions on the mesh, that differ only along `axes`, each group in the order of the axes, major first.
 std::vector<Dims> groups_along(const hlo::Mesh& mesh, const std::vector<std::string>& axes) {
-  const auto index = [&](int64_t position, bool along) {
-    int64_t value = 0;
-    if (along) {
-      for (const std::string& name : axes) {
-        int64_t inner = 1;
-        for (auto axis = mesh.axes.rbegin(); axis->name != name; ++axis) inner *= axis->size;
-        value = value * hlo::axis_size(mesh, name) + position / inner % hlo::axis_size(mesh, name);
-      }
-      return value;
-    }
-    int64_t inner = mesh.size();
-    for (const hlo::MeshAxis& axis : mesh.axes) {
-      inner /= axis.size;
-      if (std::find(axes.begin(), axes.end(), axis.name) == axes.end()) value = value * axis.size + position / inner % axis.size;
-    }
-    return value;
-  };
-  int64_t size = 1;
-  for (const std::string& name : axes) size *= hlo::axis_size(mesh, name);
-  std::vector<Dims> groups(static_cast<size_t>(mesh.size() / size), Dims(static_cast<size_t>(size)));
+  std::vector<std::string> others;
+  for (const hlo::MeshAxis& axis : mesh.axes)
+    if (std::find(axes.begin(), axes.end(), axis.name) == axes.end()) others.push_back(axis.name);
+  std::vector<Dims> groups(static_cast<size_t>(hlo::axes_size(mesh, others)), Dims(static_cast<size_t>(hlo::axes_size(mesh, axes))));
   for (int64_t p = 0; p < mesh.size(); ++p)
-    groups[static_cast<size_t>(index(p, false))][static_cast<size_t>(index(p, true))] = p;
+    groups[static_cast<size_t>(hlo::index_along(mesh, others, p))][static_cast<size_t>(hlo::index_along(mesh, axes, p))] = p;
   return groups;
 }
 

@@ -18,12 +18,6 @@ const hlo::Mesh& mesh_of_engine() {
   return *mesh;
 }
 
-int64_t parts(const hlo::Mesh& mesh, const hlo::Sharding::Dim& dim) {
-  int64_t n = 1;
-  for (const std::string& axis : dim.axes) n *= hlo::axis_size(mesh, axis);
-  return n;
-}
-
 ValueView whole(const Trace& trace, ValueId id) {
   return {id, View::contiguous(trace.type(id).dims), trace.type(id).dtype, true};
 }
@@ -41,7 +35,7 @@ ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const 
   for (const ManualSpec& operand : operands) {
     Type type = operand.tensor.type();
     check_divides(mesh_, operand.sharding, type);
-    for (size_t d = 0; d < operand.sharding.dims.size(); ++d) type.dims[d] /= parts(mesh_, operand.sharding.dims[d]);
+    for (size_t d = 0; d < operand.sharding.dims.size(); ++d) type.dims[d] /= hlo::axes_size(mesh_, operand.sharding.dims[d].axes);
     operands_.push_back(outer_->read(operand.tensor));
     in_.push_back(with_rank(operand.sharding, type.rank()));
     local_.push_back(add_input(type));
@@ -68,7 +62,7 @@ std::shared_ptr<Storage> ManualRecording::add_cotangent(const Type& local, const
 
 Type ManualRecording::global(const Type& local, const hlo::Sharding& sharding) const {
   Type type = local;
-  for (size_t d = 0; d < sharding.dims.size(); ++d) type.dims[d] *= parts(mesh_, sharding.dims[d]);
+  for (size_t d = 0; d < sharding.dims.size(); ++d) type.dims[d] *= hlo::axes_size(mesh_, sharding.dims[d].axes);
   return type;
 }
 
@@ -76,7 +70,10 @@ std::shared_ptr<Manual> ManualRecording::describe(std::unique_ptr<Trace> body, s
                                                   std::vector<hlo::Sharding> in, std::vector<hlo::Sharding> out) const {
   auto manual = std::make_shared<Manual>();
   for (size_t i = 0; i < results.size(); ++i) {
-    out[i] = with_rank(out[i], body->type(results[i]).rank());
+    const Type& type = body->type(results[i]);
+    out[i] = with_rank(out[i], type.rank());
+    if (std::string fault = hlo::sharding_fault(out[i], mesh_, type.rank()); !fault.empty())
+      raise<InvalidArgument>("[manual] {} for result {}, {} on each device", fault, i, type.to_string());
     manual->result_types.push_back(global(body->type(results[i]), out[i]));
   }
   manual->body = std::move(body);

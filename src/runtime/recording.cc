@@ -57,11 +57,11 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
         program->aliases_.emplace_back(i, bound.output);
   if (Engine::hlo_mesh()) {  // state keeps its layout; new tensors and results are replicated
     program->shardings_.resize(program->outputs_.size());
-    for (const External& external : trace_->externals())
-      for (const StepProgram::Bound& bound : program->bound_)
-        if (bound.kept && external.storage == bound.kept && external.type.dims == trace_->type(program->outputs_[bound.output]).dims)
-          program->shardings_[bound.output] = external.sharding;
+    for (const StepProgram::Bound& bound : program->bound_)
+      if (bound.kept)
+        program->shardings_[bound.output] = bound.kept->layout_of(trace_->type(program->outputs_[bound.output]).dims).value_or(hlo::Sharding{});
   }
+  program->mesh_hash_ = Engine::mesh_hash();
   program->name_ = std::move(name_);
   program->input_types_ = std::move(input_types_);
   program->trace_ = std::move(trace_);
@@ -77,6 +77,8 @@ size_t StepProgram::escaped() const {
 }
 
 void StepProgram::compile() {
+  if (mesh_hash_ != Engine::mesh_hash())
+    raise<InvalidArgument>("[capture] '{}' was recorded for another mesh; capture it anew after the mesh is set", name_);
   if (!program_) program_ = Engine::get().program(*trace_, outputs_, aliases_, name_, shardings_);
 }
 

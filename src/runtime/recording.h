@@ -50,6 +50,7 @@ class StepProgram {
   std::vector<ValueId> outputs_;
   std::vector<std::pair<size_t, size_t>> aliases_;
   std::vector<hlo::Sharding> shardings_;  // of the outputs, with a mesh
+  uint64_t mesh_hash_ = 0;                // of the mesh that it was recorded for
   std::shared_ptr<const Program> program_;
 };
 

@@ -34,6 +34,12 @@ void Storage::set_nbytes(int64_t nbytes) {
   nbytes_ = nbytes;
 }
 
+std::optional<hlo::Sharding> Storage::layout_of(const hlo::Dims& dims) const {
+  std::lock_guard lock(storage_mutex());
+  if (!value || type.dims != dims) return std::nullopt;
+  return value->sharding();
+}
+
 std::mutex& storage_mutex() {
   static auto* mutex = new std::mutex;  // never destroyed: buffers may be dropped while the process ends
   return *mutex;

@@ -1,8 +1,9 @@
 // The record behind every device storage.
 //
 // A Storage has a logical size in bytes and a current value: one immutable, dense, row-major array of some element type and shape
-// (the base), on one device or spread over a mesh (array.h). Writing gives it another array. Tensors are views over it; a view of another element type reads the
-// base bit by bit. A storage without a value is uninitialised, which reads as zeros, or has no elements.
+// (the base), on one device or spread over a mesh (array.h). Writing gives it another array. Tensors are views over it; a view of
+// another element type reads the base bit by bit. A storage without a value is uninitialised, which reads as zeros, or has no
+// elements.
 //
 // The value is guarded by the storage_mutex(); nothing outside of src/runtime reads it.
 #pragma once
@@ -33,6 +34,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
   std::shared_ptr<const Array> value;    // null: uninitialised
   uint64_t recording = 0;                // the recording it was made in; until that ends it has no value elsewhere
   std::shared_ptr<const std::string> failure;  // why there is no value: raised by readers
+
+  // How its value lies on a mesh, when it has one of these dimensions. Takes the lock.
+  std::optional<hlo::Sharding> layout_of(const hlo::Dims& dims) const;
 
   std::shared_ptr<Storage> self;  // the reference that a c10::DataPtr stands for
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "hlo/sharding.h"
 #include "runtime/internal_ops.h"
 #include "runtime/manual.h"
 #include "spmd/plan.h"
@@ -31,12 +32,7 @@ MeshAxes all_axes() {
   return axes;
 }
 
-int64_t size_of(const MeshAxes& axes) {
-  int64_t size = 1;
-  for (const hlo::MeshAxis& axis : mesh().axes)
-    if (std::ranges::find(axes, axis.name) != axes.end()) size *= axis.size;
-  return size;
-}
+int64_t size_of(const MeshAxes& axes) { return hlo::axes_size(mesh(), axes); }
 
 thread_local int t_depth = 0;
 struct Inside {
@@ -138,12 +134,13 @@ struct Manual : torch::autograd::Function<Manual> {
       ++next;
     }
     runtime::ManualRecording::Joint joint = recording.finish_joint(result_specs, specs(gradients, gradient_shardings));
-    variable_list out;
+    variable_list out, constants;
     for (size_t i = 0; i < results.size(); ++i) {
       out.push_back(global_tensor(joint.results[i], local_types[i], (*call.out)[i]));
       holder->result_types.push_back(device::ref_of(out.back()).type());
-      if (!holder->differentiable[i]) ctx->mark_non_differentiable({out.back()});
+      if (!holder->differentiable[i]) constants.push_back(out.back());
     }
+    ctx->mark_non_differentiable(constants);
     holder->gradient = std::move(joint.gradient);
     ctx->saved_data["gradient"] = c10::IValue::make_capsule(holder);
     return out;
@@ -231,6 +228,7 @@ struct Transposed : torch::autograd::Function<Transposed<kGather>> {
 
 std::vector<at::Tensor> manual(const std::vector<at::Tensor>& inputs, const std::vector<Sharding>& in, const std::vector<Sharding>& out,
                                const ManualBody& body) {
+  if (inside_manual()) raise<InvalidArgument>("[manual] expected a call outside of a manual body, whose axes are all split already");
   const bool has_gradient =
       at::GradMode::is_enabled() && std::ranges::any_of(inputs, [](const at::Tensor& t) { return t.requires_grad(); });
   if (has_gradient) return Manual::apply(ManualCall{&in, &out, &body}, at::TensorList(inputs));

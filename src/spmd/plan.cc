@@ -57,11 +57,7 @@ std::vector<std::string> Plan::axes_of(const std::string& logical) const {
 }
 
 int64_t Plan::parts(const std::string& logical) const {
-  int64_t parts = 1;
-  for (const std::string& name : axes_of(logical))
-    for (const hlo::MeshAxis& axis : mesh_.axes)
-      if (axis.name == name) parts *= axis.size;
-  return parts;
+  return hlo::axes_size(mesh_, axes_of(logical));
 }
 
 hlo::Sharding Plan::sharding(const Axes& axes) const {

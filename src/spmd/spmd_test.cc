@@ -118,6 +118,14 @@ TEST(Plan, PlacesAndReadsBack) {
     x.copy_(host * 2);
     EXPECT_EQ(part_shape(x), before) << name_of(degrees);
     EXPECT_TRUE(x.cpu().equal(host * 2)) << name_of(degrees);
+    x.copy_((host * 2).to(device::tpu()));  // another tensor of the device, which lies otherwise
+    EXPECT_EQ(part_shape(x), before) << name_of(degrees);
+    device::Capture capture("copy", [&](const Tensors& inputs) -> Tensors {
+      x.copy_(inputs[0]);
+      return {};
+    });
+    for (int i = 0; i < 2; ++i) capture({(host * 2).to(device::tpu())});
+    EXPECT_EQ(part_shape(x), before) << name_of(degrees);
     x.select(1, 1).add_(1);
     EXPECT_EQ(part_shape(x), before) << name_of(degrees);
     at::Tensor want = host * 2;
@@ -282,6 +290,26 @@ TEST(Manual, RefusesWhatCannotBe) {
   expect_error([&] { run([](const Tensors& local) { return local; }, {{{}, {.axes = {"shard"}}}}); }, "does not split into 4 equal parts");
   expect_error([&] { run([](const Tensors& local) { return Tensors{all_reduce_sum(local[0], {"nowhere"})}; }, {}); },
                "expected axes of the mesh, got \"nowhere\"");
+  expect_error([&] { run([](const Tensors& local) { return manual(local, {{}}, {{}}, [](const Tensors& t) { return t; }); }, {}); },
+               "outside of a manual body");
+  for (const hlo::Sharding& out : {hlo::Sharding{{{.axes = {"tensr"}}, {}}}, hlo::Sharding{{{}, {}, {.axes = {"shard"}}}}}) {
+    device::Capture capture("manual", [&](const Tensors& inputs) { return manual(inputs, {{}}, {out}, [](const Tensors& t) { return t; }); });
+    expect_error([&] { capture({x}); }, "for result 0");
+  }
+}
+
+TEST(Plan, ProgramsOfAnotherMeshAreRefused) {
+  device::Capture capture("twice", [](const Tensors& inputs) { return Tensors{inputs[0] * 2}; });
+  const auto run = [&] { return capture({values({8}, 1).to(device::tpu())})[0].cpu(); };
+  for (int i = 0; i < 2; ++i) run();
+  const Following following({.shard = 4});
+  expect_error([&] { run(); }, "recorded for another mesh");
+}
+
+TEST(Plan, SettingTheSameIsAlwaysAllowed) {
+  const at::Tensor x = values({2}, 0).to(device::tpu());
+  use_plan(std::nullopt);
+  use_plan(Plan({}, standard_rules()));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ const std::vector<Key>& table() {
 
       {"parallelism.data_parallel_replicate_degree", SLOT(parallelism.data_parallel_replicate_degree), "copies of the model: data parallel, parameters whole", degree()},
       {"parallelism.data_parallel_shard_degree", SLOT(parallelism.data_parallel_shard_degree), "devices that data, parameters and optimizer states are split over; -1: the rest", degree_or_rest()},
-      {"parallelism.fsdp_reshard_after_forward", SLOT(parallelism.fsdp_reshard_after_forward), "whether gathered weights are given up after the forward pass and gathered again", one_of({"default", "always", "never"})},
+      {"parallelism.fsdp_reshard_after_forward", SLOT(parallelism.fsdp_reshard_after_forward), "whether gathered weights are given up after the forward pass and gathered again; default: with model.scan, yes", one_of({"default", "always", "never"})},
       {"parallelism.tensor_parallel_degree", SLOT(parallelism.tensor_parallel_degree), "devices that heads, feed-forward width and vocabulary are split over", degree()},
       {"parallelism.enable_sequence_parallel", SLOT(parallelism.enable_sequence_parallel), "between tensor-parallel products, rows are split over the same devices", any()},
       {"parallelism.context_parallel_degree", SLOT(parallelism.context_parallel_degree), "devices that a row is split over; only 1 is built", degree()},
@@ -487,6 +487,14 @@ void check_config(const Config& config) {
   if (config.activation_checkpoint.mode != "none" && !config.model.scan) {
     raise_in_config(config, fmt::format("activation_checkpoint.mode: expected none while model.scan = false, got {}; set model.scan = true",
                                         config.activation_checkpoint.mode));
+  }
+  if (config.parallelism.fsdp_reshard_after_forward == "always" && !config.model.scan) {
+    raise_in_config(config, "parallelism.fsdp_reshard_after_forward: expected default or never while model.scan = false (layers that are "
+                            "written out keep what they gathered), got always; set model.scan = true");
+  }
+  if (config.parallelism.fsdp_reshard_after_forward == "never" && config.activation_checkpoint.mode == "offload") {
+    raise_in_config(config, "parallelism.fsdp_reshard_after_forward: expected default or always while activation_checkpoint.mode = "
+                            "\"offload\" (gathered weights would wait in host memory), got never; set it to default");
   }
   try {
     keep_policy(config);

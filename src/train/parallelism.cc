@@ -14,6 +14,7 @@
 namespace flambeau::train {
 namespace {
 
+constexpr int64_t kMostDevices = int64_t{1} << 20;
 constexpr const char* kReplicateKey = "parallelism.data_parallel_replicate_degree";
 constexpr const char* kShardKey = "parallelism.data_parallel_shard_degree";
 constexpr const char* kTensorKey = "parallelism.tensor_parallel_degree";
@@ -38,9 +39,12 @@ std::optional<std::string> misfit(const Degrees& d, const Config::Parallelism& a
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) out.push_back(d);
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    out.push_back(d);
+    if (d * d != n) out.push_back(n / d);
   }
+  std::ranges::sort(out);
   return out;
 }
 
@@ -96,6 +100,10 @@ void refuse_what_is_not_built(const Config::Parallelism& asked) {
 
 Degrees resolve_parallelism(const Config::Parallelism& asked, const ParallelProblem& problem) {
   refuse_what_is_not_built(asked);
+  if (problem.devices > kMostDevices) {
+    raise<InvalidArgument>("parallelism: expected degrees whose product is at most {} devices, got {}; choose smaller degrees",
+                           kMostDevices, problem.devices);
+  }
   Degrees d{.replicate = asked.data_parallel_replicate_degree, .tensor = asked.tensor_parallel_degree};
   const int64_t fixed = d.replicate * d.tensor;
   const bool rest = asked.data_parallel_shard_degree == -1;

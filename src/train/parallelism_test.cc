@@ -72,6 +72,7 @@ TEST(Parallelism, RefusesInOneLineWithALegalAlternative) {
       {asked(1, -1, 4), {8, 64, with([](auto& s) { s.vocab_size = 322; })}, {"model.vocab_size = 322", "got 4", "tensor_parallel_degree = 2"}},
       {asked(1, -1, 4), {8, 66, kSizes}, {"training.max_context_length", "= 66", "got 4", "tensor_parallel_degree = 2"}},
       {asked(1, 64, 1), {64, 64, kSizes}, {"data_parallel_shard_degree", "model.dim = 96", "got 64", "data_parallel_replicate_degree = 2", "data_parallel_shard_degree = 32"}},
+      {asked(1 << 20, -1, 1 << 20), {int64_t{1} << 40, 64, kSizes}, {"at most 1048576 devices", "got 1099511627776"}},
       {asked(1, -1, 1), {64, 64, kSizes}, {"model.dim = 96", "got 64", "choose for example parallelism.data_parallel_replicate_degree = 2"}},
       {asked(1, -1, 7), {7, 64, kSizes}, {"model.n_heads", "got 7", "replicate_degree = 7", "tensor_parallel_degree = 1"}},
       {pipeline(&Asked::pipeline_parallel_degree, 2), {2, 64, kSizes}, {"pipeline_parallel_degree", "got 2", "not built yet"}},

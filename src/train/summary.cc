@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "hlo/sharding.h"
 #include "spmd/plan.h"
 #include "train/metrics.h"
 #include "train/param_groups.h"
@@ -48,9 +49,7 @@ int64_t parameters_per_device(const nn::Parameters& parameters) {
   for (const nn::Parameter& p : parameters) {
     int64_t parts = 1;
     if (plan != nullptr) {
-      for (const hlo::Sharding::Dim& dim : plan->sharding(p.axes).dims) {
-        for (const std::string& axis : dim.axes) parts *= std::ranges::find(plan->mesh().axes, axis, &hlo::MeshAxis::name)->size;
-      }
+      for (const hlo::Sharding::Dim& dim : plan->sharding(p.axes).dims) parts *= hlo::axes_size(plan->mesh(), dim.axes);
     }
     total += p.elements() / parts;
   }

@@ -96,7 +96,17 @@ Trainer::Trainer(Config config)
       degrees_(configured_degrees(config_, *model_, device_count(device_))),
       batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
-  if (!device_.is_cpu()) spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
+  if (!device_.is_cpu()) {
+    spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
+    const runtime::DeviceMesh* mesh = runtime::Engine::get().mesh();
+    if (mesh != nullptr && mesh->positions.size() != mesh->device_ids.size()) {
+      raise<NotImplemented>("training with devices of several processes is not built yet (signals and checkpoints are decided by each on "
+                            "its own), and this mesh has {} devices of which {} are this process's; use a plugin that shows one "
+                            "process's devices only", mesh->device_ids.size(), mesh->positions.size());
+    }
+  } else if (spmd::plan() != nullptr) {
+    spmd::use_plan(std::nullopt);
+  }
   step_options_ = {.max_norm = config_.training.max_norm,
                    .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
                    .documents = config_.data.document_mask,
@@ -270,11 +280,13 @@ void Trainer::log_step(int64_t step, const StepResult& result) {
   if (config_.loss.z_loss > 0) m.z_loss = result.z_loss;
   m.grad_norm = result.grad_norm;
   m.lr = config_.optimizer.lr * schedule_.factor(step - 1);
-  m.tps = n * static_cast<double>(batching_.tokens_per_step()) / seconds_since_log_;
+  m.tps = n * static_cast<double>(batching_.tokens_per_step()) / (seconds_since_log_ * static_cast<double>(degrees_.devices()));
   m.step_time_s = seconds_since_log_ / n;
   m.tflops = model_->flops_per_token(batching_.context) * m.tps / 1e12;
   if (device_facts_.peak_tflops) m.mfu = 100 * m.tflops / *device_facts_.peak_tflops;
-  m.memory_gib = static_cast<double>(peak_memory_bytes(device_)) / (1 << 30);
+  // On a mesh storages are global; what one device needs is what its program was compiled to.
+  const int64_t compiled = train_step_->argument_bytes() + train_step_->temporary_bytes();
+  m.memory_gib = static_cast<double>(degrees_.devices() > 1 ? compiled : peak_memory_bytes(device_)) / (1 << 30);
   log_line(LogLevel::Info, console_line(m));
   if (metrics_file_) metrics_file_->write(m);
   seconds_since_log_ = 0;

@@ -224,6 +224,9 @@ BAD = [
     (["--training.sequences_per_microbatch", "72057594037927936"], "training.sequences_per_microbatch: expected at most"),
     (["--device", "tpu", "--plugin", "/nonexistent.so"], "/nonexistent.so"),
     (["--device", "tpu", "--plugin", "NOT_A_PLUGIN"], "small.toml"),
+    (["--parallelism.fsdp_reshard_after_forward", "always"], "set model.scan = true"),
+    (["--parallelism.fsdp_reshard_after_forward", "never", "--model.scan", "--activation_checkpoint.mode", "offload"], "set it to default"),
+    (["--device", "tpu", "--debug.virtual_devices", "8", "--parallelism.tensor_parallel_degree", "3"], "choose for example"),
     (["stray"], "stray"),
 ]
 
