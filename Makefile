@@ -7,7 +7,7 @@ SHELL := /bin/bash
 ARGS ?=
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: ## install what is needed: system packages, .venv, PJRT plugins and headers
 	@scripts/setup.sh

@@ -359,7 +359,22 @@ std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> Engine::execute(const Pr
   }
   std::vector<std::vector<const pjrt::Buffer*>> arguments;
   for (size_t i = 0; i < mesh_->devices.size(); ++i) arguments.push_back(arguments_of(i, *mesh_->devices[i]));
-  return program.executable->execute(arguments, launch.non_donatable);
+  std::lock_guard lock(mesh_launch_mutex_);
+  // Virtual devices share one pool of threads, which those of one program that wait for each other in a collective may fill before
+  // another program's have all begun: then both wait for ever. So one program at a time.
+  for (const pjrt::Event& event : mesh_in_flight_) {
+    try {
+      event.await();
+    } catch (const Error&) {
+      // Raised by those who read its results.
+    }
+  }
+  mesh_in_flight_.clear();
+  auto results = program.executable->execute(arguments, launch.non_donatable);
+  if (target_.platform == "cpu")
+    for (const auto& of_device : results)
+      if (!of_device.empty()) mesh_in_flight_.push_back(of_device.front()->ready());
+  return results;
 }
 
 std::vector<std::shared_ptr<const Array>> Engine::launch(const Program& program, const Launch& launch) {

@@ -158,6 +158,9 @@ class Engine {
     std::unique_ptr<pjrt::Buffer> flags;
     std::vector<std::string> messages;
   };
+  std::mutex mesh_launch_mutex_;
+  std::vector<pjrt::Event> mesh_in_flight_;  // of the last program on virtual devices
+
   std::mutex pending_mutex_;
   std::vector<PendingCheck> checks_;
   std::vector<pjrt::Event> launched_;  // what synchronize() waits for

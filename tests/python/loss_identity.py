@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 10
 ROWS, CONTEXT = 32, 32  # of a step, whatever the mesh and the accumulation
 # Where training is unstable (the first steps of Qwen3 at its own rate are) roundings grow with every step, whatever makes them.
-LEARNING_RATE = 1e-4
+LEARNING_RATES = {"llama3": 1e-4, "qwen3": 1e-5}
 # Relative bounds on losses and on gradient norms.
 BOUNDS = {"float32": (3e-6, 1e-5), "bfloat16": (2e-4, 2e-3)}
 
@@ -78,7 +78,7 @@ class Run:
             "parallelism.tensor_parallel_degree": self.mesh.tensor,
             "debug.virtual_devices": self.mesh.devices,
             "model.scan": str(self.layers != "unrolled").lower(),
-            "optimizer.lr": LEARNING_RATE,
+            "optimizer.lr": LEARNING_RATES[self.model],
             "lr_scheduler.warmup_steps": 2,
             "loss.chunks": 4,
             "metrics.log_freq": 1,
@@ -169,7 +169,7 @@ def matrix(models: list[str]) -> list[Run]:
 def page(comparisons: list[Comparison]) -> str:
     lines = [
         "# Loss identity", "",
-        f"{STEPS} steps of {ROWS} rows of {CONTEXT} tokens of the debug models at a learning rate of {LEARNING_RATE:g}, each run compared with the plainest one of its model and "
+        f"{STEPS} steps of {ROWS} rows of {CONTEXT} tokens of the debug models (learning rates " + ", ".join(f"{model} {rate:g}" for model, rate in LEARNING_RATES.items()) + f"), each run compared with the plainest one of its model and "
         "dtype (one device, layers written out, one microbatch). The table holds the largest relative difference of the losses and of "
         "the gradient norms over the steps. All runs begin with the same parameters, bit by bit. Written by `make loss-matrix`.", "",
         "Bounds: " + "; ".join(f"{dtype} {loss:g} and {norm:g}" for dtype, (loss, norm) in BOUNDS.items()) + ".", "",

@@ -171,11 +171,12 @@ def test_nothing_is_compiled_after_the_first_step(flambeau, config):
     assert len(compiled) == 2 and compiled[0] == compiled[1] and int(compiled[0][0]) > 0
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [["--device", device] for device in DEVICES] + [
+    ["--debug.virtual_devices", "4", "--parallelism.tensor_parallel_degree", "2", "--training.sequences_per_train_step", "8"]])
 def test_nan_stops_the_run_with_the_checkpoint_intact(flambeau, config, tmp_path, device):
-    flambeau("train", config, "--device", device, "--training.steps", "5", "--checkpoint.enable")
+    flambeau("train", config, *device, "--training.steps", "5", "--checkpoint.enable")
     before = flambeau("checkpoint", "outputs/checkpoint/step-5").stdout
-    out = flambeau("train", config, "--device", device, "--optimizer.lr", "1e38", "--optimizer.weight_decay", "0",
+    out = flambeau("train", config, *device, "--optimizer.lr", "1e38", "--optimizer.weight_decay", "0",
                    "--lr_scheduler.total_steps", "100000", "--checkpoint.enable", code=1)
     message = out.stderr.splitlines()[-1]
     assert re.match(r"flambeau: step [67]: not finite: (parameter|activation|gradient of) \w+", message), message
