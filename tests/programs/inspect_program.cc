@@ -26,6 +26,7 @@ using nlohmann::json;
 struct Request {
   std::string file, topology, plugin, hlo_file;
   std::vector<int64_t> wrap;
+  int64_t slices = 1;
   int cpu_devices = 0, partitions = 0, time_limit = 600;
   bool whole = false;
 };
@@ -112,6 +113,10 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
                         .whole = request.whole,
                         .time_limit = std::chrono::seconds(request.time_limit)};
   if (!request.wrap.empty()) job.attributes.emplace("wrap", request.wrap);
+  if (request.slices > 1) {
+    if (!request.whole) raise<InvalidArgument>("expected --whole with --slices: the first phase of TPU's compiler ends its process for several slices");
+    job.attributes.emplace("num_slices", request.slices);
+  }
   pjrt::TopologyResult result = pjrt::compile_apart(job);
   Compiled compiled{std::move(result.optimized_hlo), {}};
   compiled.notes = {{"device_kind", result.device_kind},
@@ -162,6 +167,7 @@ int main(int argc, char** argv) {
   where->add_option("--cpu", request.cpu_devices, "so many virtual CPU devices")->check(CLI::PositiveNumber);
   where->require_option(1);
   app.add_option("--wrap", request.wrap, "for each dimension of the topology 1 where its links wrap around")->delimiter(',');
+  app.add_option("--slices", request.slices, "so many of them, joined by the data centre's network; with --whole")->check(CLI::PositiveNumber);
   app.add_option("--partitions", request.partitions, "devices of the program; default: those of its mesh");
   app.add_option("--plugin", request.plugin, "another plugin than TPU's or the CPU's");
   app.add_option("--time-limit", request.time_limit, "seconds that TPU's compiler may take");

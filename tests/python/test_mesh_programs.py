@@ -53,9 +53,9 @@ def elements(shapes) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def inspect(text: str, topology: str, path) -> dict:
+def inspect(text: str, topology: str, path, *more: str) -> dict:
     path.write_text(text)
-    done = subprocess.run([ROOT / "build" / "inspect_program", path, "--topology", topology], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([ROOT / "build" / "inspect_program", path, "--topology", topology, *more], capture_output=True, text=True, timeout=600)
     if "'tpu' is not installed" in done.stderr:
         pytest.skip(f"NOT TESTED, libtpu is not installed: {done.stderr}")
     assert done.returncode == 0, done.stderr
@@ -117,3 +117,29 @@ def test_step(model, mesh, tmp_path):
         activations = sum(c["operand_bytes"] for c in found[1, "reduce-scatter", mesh.tensor]) if mesh.tensor in (mesh.shard, mesh.replicate) else 0
         over_replicas = gradient // mesh.shard if mesh.replicate > 1 else 0
         assert gradient + over_replicas <= summed <= gradient + over_replicas + activations + 2 * SMALL
+
+
+@pytest.mark.timeout(900)
+def test_replicas_on_two_slices(tmp_path):
+    """Weights are gathered and gradients scattered within a slice; between slices XLA sends by other means than collectives."""
+    step = loss_identity.train(Run("llama3", "bfloat16", Mesh(replicate=2, shard=4), "full", 1), ["--training.steps", "1"])
+    program = inspect(step.programs["train_step"], "v5e:2x2", tmp_path / "step.mlir", "--slices", "2", "--whole")
+    assert program["partitions"] == 8 and program["remarks"] == []
+    large = [c for c in program["collectives"] if max(c["operand_bytes"], c["result_bytes"]) > SMALL]
+    assert large and {c["group_size"] for c in large} == {4}
+    in_loops = collections.Counter(c["kind"] for c in large if c["loop"] != -1)
+    assert in_loops["all-gather"] == 8 and in_loops["reduce-scatter"] >= 1
+
+
+@pytest.mark.timeout(900)
+def test_weights_may_stay_gathered(tmp_path):
+    """parallelism.fsdp_reshard_after_forward = "never": the backward loop gathers nothing, and the memory shows it."""
+    run = Run("llama3", "bfloat16", Mesh(shard=8), "full", 1)
+    gathers, memory = {}, {}
+    for policy in ("default", "never"):
+        step = loss_identity.train(run, ["--training.steps", "1", "--parallelism.fsdp_reshard_after_forward", policy])
+        program = inspect(step.programs["train_step"], TOPOLOGY[8], tmp_path / "step.mlir")
+        gathers[policy] = sum(c["kind"] == "all-gather" and c["loop"] != -1 and c["result_bytes"] > SMALL for c in program["collectives"])
+        memory[policy] = program["memory"]["total"]
+    assert gathers == {"default": 8, "never": 4}
+    assert memory["never"] > memory["default"]
