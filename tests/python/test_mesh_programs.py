@@ -133,13 +133,11 @@ def test_replicas_on_two_slices(tmp_path):
 
 @pytest.mark.timeout(900)
 def test_weights_may_stay_gathered(tmp_path):
-    """parallelism.fsdp_reshard_after_forward = "never": the backward loop gathers nothing, and the memory shows it."""
+    """parallelism.fsdp_reshard_after_forward = "never": the backward loop gathers nothing."""
     run = Run("llama3", "bfloat16", Mesh(shard=8), "full", 1)
-    gathers, memory = {}, {}
+    gathers = {}
     for policy in ("default", "never"):
         step = loss_identity.train(run, ["--training.steps", "1", "--parallelism.fsdp_reshard_after_forward", policy])
         program = inspect(step.programs["train_step"], TOPOLOGY[8], tmp_path / "step.mlir")
         gathers[policy] = sum(c["kind"] == "all-gather" and c["loop"] != -1 and c["result_bytes"] > SMALL for c in program["collectives"])
-        memory[policy] = program["memory"]["total"]
     assert gathers == {"default": 8, "never": 4}
-    assert memory["never"] > memory["default"]
