@@ -35,6 +35,9 @@ struct Problem {
   // Within a manual computation V is this device's part: the axes that split the vocabulary, and where the part begins.
   spmd::MeshAxes vocabulary = {};
   at::Tensor first = {};
+
+  // Parts of a sum over devices are rounded after it, not before.
+  at::ScalarType dx_type(const at::Tensor& x) const { return vocabulary.empty() ? x.scalar_type() : wide(x); }
 };
 
 struct Piece {
@@ -85,7 +88,7 @@ Piece piece_of(const at::Tensor& x_BcD, const at::Tensor& labels_Bc, const Probl
   const at::Tensor wide_dlogits_BcV =
       softmax_BcV * pull_Bc.unsqueeze(-1) - is_label_BcV.to(logits_BcV.scalar_type()) * share_Bc.unsqueeze(-1);
   const at::Tensor dlogits_BcV = wide_dlogits_BcV.to(x_BcD.scalar_type());
-  out.dx_BcD = device::dot_general(dlogits_BcV, p.weight_VD, {2}, {0});
+  out.dx_BcD = device::dot_general(dlogits_BcV, p.weight_VD, {2}, {0}, p.dx_type(x_BcD));
   out.dw_VD = device::dot_general(dlogits_BcV, x_BcD, {0, 1}, {0, 1}, wide(x_BcD));
   return out;
 }
@@ -104,7 +107,7 @@ Tensors all_pieces(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const P
   const at::TensorOptions options = x_BSD.options().dtype(wide(x_BSD)).requires_grad(false);
   Tensors sums{at::zeros({}, options), at::zeros({}, options)};
   if (p.gradients) {
-    sums.push_back(at::zeros({B, C, c, D}, options.dtype(x_BSD.scalar_type())));
+    sums.push_back(at::zeros({B, C, c, D}, options.dtype(p.dx_type(x_BSD))));
     sums.push_back(at::zeros(p.weight_VD.sizes(), options));
   }
   sums = device::loop(C, std::move(sums), [&](const at::Tensor& i, const Tensors& carry) {
@@ -161,6 +164,7 @@ Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS,
         sums[1] = sums[1].reshape({1});
         if (p.gradients) {
           sums[2] = scatters ? spmd::reduce_scatter(sums[2], vocabulary, 1) : spmd::all_reduce_sum(sums[2], vocabulary);
+          sums[2] = sums[2].to(x_BSD.scalar_type());
           sums[3] = sums[3].unsqueeze(0);
         }
         return sums;
