@@ -3,17 +3,15 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "models/model.h"
 #include "runtime/engine.h"
-#include "train/config.h"
-#include "train/optimizer.h"
+#include "train/param_groups.h"
 #include "train/step.h"
 #include "train/trainer.h"
 
@@ -38,9 +36,7 @@ json measure(const json& c, bool scan) {
   if (scan) model->run_layers_as_loop(device::KeepPolicy{.kind = device::KeepPolicy::Kind::Full});
   model->parameters().allocate(device);
   model->prepare(device, c.at("context"));
-  std::vector<train::OptimizerTarget> targets;
-  for (const at::Tensor& t : model->parameters().tensors()) targets.push_back({t, {0}});
-  train::Optimizer optimizer({}, std::vector{train::Hyperparameters{}}, std::move(targets));
+  train::Optimizer optimizer = train::make_optimizer({}, *model);
   train::TrainStep step(*model, optimizer, device, {});
   const at::Tensor tokens = at::zeros({1, c.at("batch").get<int64_t>(), c.at("context").get<int64_t>()}, at::kLong);
   // What the first op of a process pays (threads, the plugin's own start) is not the step's.

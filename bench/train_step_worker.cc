@@ -22,8 +22,7 @@
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
 #include "models/model.h"
-#include "train/optimizer.h"
-#include "train/config.h"
+#include "train/param_groups.h"
 #include "train/step.h"
 #include "train/trainer.h"
 
@@ -60,11 +59,14 @@ class Contender {
   json build() {
     const auto begin = std::chrono::steady_clock::now();
     make_model();
-    std::vector<train::OptimizerTarget> targets;
-    for (const at::Tensor& t : model_->parameters().tensors()) targets.push_back({t, {0}});
-    const train::Hyperparameters numbers{.lr = case_.at("learning_rate"), .weight_decay = case_.at("weight_decay"), .beta1 = case_.at("beta1"),
-                                         .beta2 = case_.at("beta2"), .epsilon = case_.at("epsilon")};
-    optimizer_.emplace(train::OptimizerOptions{}, std::vector{numbers}, std::move(targets));
+    train::Config config;
+    train::Config::Optimizer& o = config.optimizer;
+    o.lr = case_.at("learning_rate");
+    o.weight_decay = case_.at("weight_decay");
+    o.beta1 = case_.at("beta1");
+    o.beta2 = case_.at("beta2");
+    o.eps = case_.at("epsilon");
+    optimizer_.emplace(train::make_optimizer(config, *model_));
     step_.emplace(*model_, *optimizer_, device_, train::StepOptions{.max_norm = case_.at("max_norm")});
     const auto compile_begin = std::chrono::steady_clock::now();
     step_->prepare(batches_.front());

@@ -10,7 +10,9 @@ folder=${1:-build}
 export FLAMBEAU_SITE_PACKAGES
 FLAMBEAU_SITE_PACKAGES=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
+limit=1200
 if [ "$folder" != build ]; then
+  limit=3600
   # Torch and the plugins are not instrumented: what they keep for ever and what they synchronise by themselves is theirs.
   export ASAN_OPTIONS=detect_container_overflow=0:detect_stack_use_after_return=1
   export LSAN_OPTIONS="suppressions='$root/cmake/sanitizers/leaks.txt':print_suppressions=0"
@@ -19,7 +21,7 @@ if [ "$folder" != build ]; then
 fi
 
 status=0
-ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout "$([ "$folder" = build ] && echo 1200 || echo 3600)" -j "${JOBS:-$(default_jobs)}" || status=$?
+ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout "$limit" -j "${JOBS:-$(default_jobs)}" || status=$?
 if [ "$folder" = build ]; then
   # Both halves run, so that one look shows all that is wrong.
   .venv/bin/python -m pytest tests/python -q || status=$?

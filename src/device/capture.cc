@@ -72,20 +72,20 @@ struct Capture::Impl {
           "as a tensor)", name, *text);
   }
 
-  void check_inputs(const std::vector<at::Tensor>& inputs) const {
+  void check_inputs(const std::vector<TensorRef>& inputs) const {
     const std::vector<hlo::Type>& types = last->input_types();
     if (inputs.size() != types.size())
       raise<InvalidArgument>("[capture] '{}' was recorded with {} inputs, got {}", name, types.size(), inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      hlo::Type type = ref_of(inputs[i]).type();
+      hlo::Type type = inputs[i].type();
       if (type != types[i])
         raise<InvalidArgument>("[capture] input {} of '{}' was recorded as {}, got {}; capture the function anew for other shapes", i,
                                name, types[i].to_string(), type.to_string());
     }
   }
 
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
-    auto storages = last->run(refs_of(inputs, fmt::format("the inputs of '{}'", name)), random_source(std::nullopt));
+  std::vector<at::Tensor> run(const std::vector<TensorRef>& inputs) {
+    auto storages = last->run(inputs, random_source(std::nullopt));
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], last->result_types()[i]));
     return results;
@@ -124,17 +124,16 @@ void Capture::prepare(const std::vector<at::Tensor>& example_inputs) {
 
 std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& inputs) {
   if (runs_on_host(inputs) || Engine::current()) return impl_->fn(inputs);  // inside another capture: a part of it
-  refs_of(inputs, fmt::format("the inputs of '{}'", impl_->name));
+  const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", impl_->name));
   if (impl_->accepted) {
-    impl_->check_inputs(inputs);
-    return impl_->run(inputs);
+    impl_->check_inputs(refs);
+    return impl_->run(refs);
   }
   std::unique_ptr<StepProgram> next = impl_->record(inputs);
   if (impl_->last) {
-    impl_->check_inputs(inputs);
+    impl_->check_inputs(refs);
     // State that the first call made (an optimizer's moments, gradients) lets the second differ once.
-    bool first_made_state = impl_->last->escaped() > 0 && runtime::difference(impl_->last->trace(), next->trace()) &&
-                            impl_->last->trace().key() != next->trace().key() && !impl_->retried;
+    bool first_made_state = !impl_->retried && impl_->last->escaped() > 0 && impl_->last->trace().key() != next->trace().key();
     if (first_made_state) {
       impl_->retried = true;
     } else {
@@ -143,7 +142,7 @@ std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& input
     }
   }
   impl_->last = std::move(next);
-  return impl_->run(inputs);
+  return impl_->run(refs);
 }
 
 int64_t Capture::temporary_bytes() const { return impl_->memory().temporary; }

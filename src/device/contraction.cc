@@ -17,8 +17,7 @@ at::Tensor dot_general(const at::Tensor& x, const at::Tensor& y, at::IntArrayRef
   FLAMBEAU_CHECK(row, "the table has dot_general");
   const runtime::CallArgument arguments[] = {ref_of(x), ref_of(y), x_dims.vec(), y_dims.vec(),
                                              dtype ? runtime::CallArgument(dtype_of(*dtype)) : std::monostate{}};
-  const auto outputs = runtime::Engine::get().call(*row, arguments);
-  return make_tensor(outputs[0].storage, *outputs[0].type);
+  return call(*row, arguments);
 }
 
 }  // namespace flambeau::device

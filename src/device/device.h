@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,8 @@ runtime::TensorRef ref_of(const at::Tensor& tensor);
 std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
+// The first result of an op that PyTorch's dispatcher does not know.
+at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
 
 // ---- random numbers -------------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,6 @@ using torch::autograd::variable_list;
 
 std::vector<TensorRef> scan_refs(const variable_list& tensors) { return refs_of(tensors, "what a scan is given and gives"); }
 
-at::Tensor over(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) { return make_tensor(storage, type); }
-
 bool differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
 
 // What a scan is called with, and what its gradient needs to know of that.
@@ -37,11 +35,11 @@ class BodyRecording {
         constants_(part(inputs, call.carry + call.stacked, call.constants)),
         recording_(call.trip_count, scan_refs(carry_), scan_refs(stacked_)) {
     for (size_t i = 0; i < carry_.size(); ++i)
-      carry_leaves_.push_back(over(recording_.carry()[i], ref_of(carry_[i]).type()).requires_grad_(differentiable(carry_[i])));
+      carry_leaves_.push_back(make_tensor(recording_.carry()[i], ref_of(carry_[i]).type()).requires_grad_(differentiable(carry_[i])));
     for (size_t i = 0; i < stacked_.size(); ++i) {
       hlo::Type type = ref_of(stacked_[i]).type();
       type.dims.erase(type.dims.begin());
-      row_leaves_.push_back(over(recording_.rows()[i], type).requires_grad_(stacked_[i].requires_grad()));
+      row_leaves_.push_back(make_tensor(recording_.rows()[i], type).requires_grad_(stacked_[i].requires_grad()));
     }
     for (const at::Tensor& c : constants_) constant_leaves_.push_back(c.detach().requires_grad_(c.requires_grad()));
   }
@@ -49,10 +47,10 @@ class BodyRecording {
   // The last carry, without a gradient.
   variable_list run_forward() {
     const at::AutoGradMode disabled(false);
-    const variable_list next = (*call_.body)(over(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
+    const variable_list next = (*call_.body)(make_tensor(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
     const auto storages = recording_.finish(scan_refs(next));
     variable_list results;
-    for (size_t i = 0; i < storages.size(); ++i) results.push_back(over(storages[i], ref_of(carry_[i]).type()));
+    for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], ref_of(carry_[i]).type()));
     return results;
   }
 
@@ -60,7 +58,7 @@ class BodyRecording {
     variable_list next;
     {
       const at::AutoGradMode enabled(true);
-      next = (*call_.body)(over(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
+      next = (*call_.body)(make_tensor(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
     }
     const variable_list gradients = gradients_of(next);
     variable_list gradient_next, gradient_rows;
@@ -71,7 +69,7 @@ class BodyRecording {
       if (leaf.requires_grad()) gradient_rows.push_back(gradients[g++]);
     for (const at::Tensor& leaf : constant_leaves_) {
       if (!leaf.requires_grad()) continue;
-      const at::Tensor sum = over(recording_.add_cotangent(ref_of(leaf).type()), ref_of(leaf).type());
+      const at::Tensor sum = make_tensor(recording_.add_cotangent(ref_of(leaf).type()), ref_of(leaf).type());
       gradient_next.push_back(sum + gradients[g++]);
     }
     return recording_.finish_joint(scan_refs(next), scan_refs(gradient_next), scan_refs(gradient_rows), *call_.policy);
@@ -91,7 +89,7 @@ class BodyRecording {
     for (size_t i = 0; i < carry_leaves_.size() && i < next.size(); ++i) {
       if (!carry_leaves_[i].requires_grad()) continue;
       hlo::Type type = ref_of(carry_leaves_[i]).type();
-      const at::Tensor cotangent = over(recording_.add_cotangent(type), type);
+      const at::Tensor cotangent = make_tensor(recording_.add_cotangent(type), type);
       if (!next[i].requires_grad()) continue;
       outputs.push_back(next[i]);
       cotangents.push_back(cotangent);
@@ -131,7 +129,7 @@ struct Scan : torch::autograd::Function<Scan> {
     ctx->saved_data["gradient"] = c10::IValue::make_capsule(holder);
     variable_list results;
     for (size_t i = 0; i < joint.results.size(); ++i) {
-      results.push_back(over(joint.results[i], holder->types[i]));
+      results.push_back(make_tensor(joint.results[i], holder->types[i]));
       if (!differentiable(results.back())) ctx->mark_non_differentiable({results.back()});
     }
     return results;
@@ -156,7 +154,7 @@ struct Scan : torch::autograd::Function<Scan> {
     size_t next = 0, next_row = initial.size();
     for (size_t i = 0; i < inputs; ++i) {
       const bool is_row = i >= holder->carry && i < holder->carry + holder->stacked;
-      result.push_back(holder->wanted[i] ? over(storages[is_row ? next_row++ : next++], holder->types[i]) : at::Tensor());
+      result.push_back(holder->wanted[i] ? make_tensor(storages[is_row ? next_row++ : next++], holder->types[i]) : at::Tensor());
     }
     return result;
   }

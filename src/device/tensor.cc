@@ -68,4 +68,9 @@ at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const h
   return tensor;
 }
 
+at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments) {
+  const auto outputs = runtime::Engine::get().call(row, arguments);
+  return make_tensor(outputs[0].storage, *outputs[0].type);
+}
+
 }  // namespace flambeau::device

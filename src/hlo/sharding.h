@@ -1,4 +1,4 @@
-// What the builder and the printer share about meshes and shardings.
+// What is asked of meshes and shardings: by the builder, the printer, and who lays values out.
 #pragma once
 
 #include <optional>

@@ -64,7 +64,7 @@ class Model {
   at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const;
 
   virtual Sizes sizes() const = 0;
-  virtual int64_t vocabulary() const = 0;
+  int64_t vocabulary() const { return sizes().vocab_size; }
   virtual int64_t max_context() const = 0;  // the longest that the position embedding is meant for
   // The field's figure: 6 (N - N_embedding) + 6 L H (d_qk + d_v) context, without a discount for the causal mask.
   virtual double flops_per_token(int64_t context) const = 0;

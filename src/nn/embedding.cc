@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "nn/stream_sum.h"
 #include "nn/used_weight.h"
 #include "spmd/manual.h"
 #include "spmd/plan.h"
@@ -38,17 +39,12 @@ hlo::Sharding token_sharding(const at::Tensor& tokens_BS) {
 at::Tensor lookup(const at::Tensor& used_VD, const at::Tensor& tokens_BS, const spmd::Axes& axes) {
   if (!spmd::can_be_manual() || spmd::plan()->parts(axes[0]) == 1) return at::embedding(used_VD, tokens_BS);
   const spmd::MeshAxes split = spmd::plan()->axes_of(axes[0]);
-  const std::vector<int64_t> shape{tokens_BS.size(0), tokens_BS.size(1), used_VD.size(1)};
-  hlo::Sharding out = spmd::plan()->sharding_where_it_divides({"batch", "sequence_block", ""}, shape);
-  // The sum is scattered over the sequence where the residual stream is split by the same axes, and whole elsewhere.
-  const bool scatters = spmd::ends_with(out.dims[1].axes, split);
-  if (!scatters) out = spmd::plan()->sharding_where_it_divides({"batch", "sequence", ""}, shape);
+  const StreamSum sum({tokens_BS.size(0), tokens_BS.size(1), used_VD.size(1)}, split);
   return spmd::manual({used_VD, tokens_BS, spmd::positions(split)},
-                      {spmd::plan()->gathered(axes), token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {out},
+                      {spmd::plan()->gathered(axes), token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {sum.sharding()},
                       [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
                         const Part part(local[1], local[2], local[0].size(0));
-                        const at::Tensor found = part.or_zero(at::embedding(local[0], part.rows));
-                        return {scatters ? spmd::reduce_scatter(found, split, 1) : spmd::all_reduce_sum(found, split)};
+                        return {sum(part.or_zero(at::embedding(local[0], part.rows)))};
                       })[0];
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/capture.h"
 #include "device/contraction.h"
+#include "nn/stream_sum.h"
 #include "nn/used_weight.h"
 #include "spmd/manual.h"
 #include "spmd/plan.h"
@@ -97,10 +98,10 @@ Piece piece_of(const at::Tensor& x_BcD, const at::Tensor& labels_Bc, const Probl
 Tensors all_pieces(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const Problem& p) {
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), D = x_BSD.size(2);
   const int64_t c = (S + p.options.chunks - 1) / p.options.chunks, C = S / c;
-  const auto listed = [](const Piece& piece, bool gradients) {
-    return gradients ? Tensors{piece.loss, piece.z, piece.dx_BcD, piece.dw_VD} : Tensors{piece.loss, piece.z};
-  };
-  if (C == 1 && c == S) return listed(piece_of(x_BSD, labels_BS, p), p.gradients);
+  if (c == S) {
+    const Piece all = piece_of(x_BSD, labels_BS, p);
+    return p.gradients ? Tensors{all.loss, all.z, all.dx_BcD, all.dw_VD} : Tensors{all.loss, all.z};
+  }
 
   const at::Tensor x_BCcD = x_BSD.narrow(1, 0, C * c).reshape({B, C, c, D});
   const at::Tensor labels_BCc = labels_BS.narrow(1, 0, C * c).reshape({B, C, c});
@@ -142,14 +143,12 @@ Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS,
   const hlo::Sharding labels{{x.dims[0], x.dims[1]}};
   const spmd::MeshAxes vocabulary = weight.dims[0].axes, tokens = spmd::axes_used(labels);
   // The gradient of x is a sum over the parts of the vocabulary, which goes where the residual stream is.
-  hlo::Sharding dx = plan.sharding_where_it_divides({"batch", "sequence_block", ""}, shape);
-  const bool scatters = !vocabulary.empty() && spmd::ends_with(dx.dims[1].axes, vocabulary);
-  if (!scatters) dx = x;
+  const StreamSum dx_sum(shape, vocabulary);
   const hlo::Sharding per_device{{{.axes = tokens}}};
   const hlo::Sharding dw{{{.axes = tokens}, weight.dims[0], {}}};
 
   std::vector<hlo::Sharding> out{per_device, per_device};
-  if (problem.gradients) out.insert(out.end(), {dx, dw});
+  if (problem.gradients) out.insert(out.end(), {dx_sum.sharding(), dw});
   Tensors parts = spmd::manual(
       {x_BSD, labels_BS, problem.weight_VD, problem.divisor, spmd::positions(vocabulary)},
       {x, labels, weight, {}, spmd::sharding_of_positions(vocabulary)}, out, [&](const Tensors& local) {
@@ -163,8 +162,7 @@ Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS,
         sums[0] = sums[0].reshape({1});
         sums[1] = sums[1].reshape({1});
         if (p.gradients) {
-          sums[2] = scatters ? spmd::reduce_scatter(sums[2], vocabulary, 1) : spmd::all_reduce_sum(sums[2], vocabulary);
-          sums[2] = sums[2].to(x_BSD.scalar_type());
+          sums[2] = dx_sum(sums[2]).to(x_BSD.scalar_type());
           sums[3] = sums[3].unsqueeze(0);
         }
         return sums;

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 #include <fmt/ranges.h>
 
 #include "base/error.h"
@@ -83,18 +84,13 @@ at::Tensor stack_rows(size_t count, Row&& row) {
 
 }  // namespace
 
-int64_t Parameter::elements() const {
-  int64_t n = 1;
-  for (int64_t d : shape) n *= d;
-  return n;
-}
+int64_t Parameter::elements() const { return c10::multiply_integers(shape); }
 
 void fill_initial(const Parameter& parameter, uint64_t seed, std::span<const int64_t> start, std::span<const int64_t> size, float* out) {
   const Init& init = parameter.init;
   const size_t rank = parameter.shape.size();
   FLAMBEAU_CHECK(start.size() == rank && size.size() == rank, "a part has the parameter's dimensions");
-  int64_t elements = 1;
-  for (const int64_t d : size) elements *= d;
+  const int64_t elements = c10::multiply_integers(size.begin(), size.end());
   if (elements == 0) return;
   if (init.kind != Init::Kind::Normal) {
     std::fill_n(out, elements, init.kind == Init::Kind::Ones ? 1.0f : 0.0f);
@@ -193,8 +189,7 @@ void Parameters::initialize(uint64_t seed, at::Device device) {
     const spmd::FillPart fill = [&](const spmd::Part& part, void* out) {
       const size_t lead = p.stacked ? 1 : 0;
       const std::span<const int64_t> start = std::span(part.start).subspan(lead), size = std::span(part.size).subspan(lead);
-      int64_t elements = 1;
-      for (const int64_t d : size) elements *= d;
+      const int64_t elements = c10::multiply_integers(size.begin(), size.end());
       const int64_t first = p.stacked ? part.start[0] : 0, count = p.stacked ? part.size[0] : 1;
       for (int64_t row = 0; row < count; ++row) {
         fill_initial(parameters_[p.rows[static_cast<size_t>(first + row)]], seed, start, size, static_cast<float*>(out) + row * elements);
@@ -206,12 +201,7 @@ void Parameters::initialize(uint64_t seed, at::Device device) {
 
 void Parameters::allocate(at::Device device) {
   for (const Physical& p : physical_) {
-    const spmd::FillPart fill = [](const spmd::Part& part, void* out) {
-      int64_t elements = 1;
-      for (const int64_t d : part.size) elements *= d;
-      std::fill_n(static_cast<float*>(out), elements, 0.0f);
-    };
-    p.weight->value = spmd::make_tensor(device, shape_of(p), at::kFloat, p.weight->axes, fill).set_requires_grad(true);
+    p.weight->value = spmd::zeros(device, shape_of(p), at::kFloat, p.weight->axes).set_requires_grad(true);
   }
 }
 

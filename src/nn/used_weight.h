@@ -19,9 +19,7 @@ inline at::Tensor used_weight(torch::autograd::AutogradContext* ctx, const at::T
 
 // The gradient of a weight, laid out as the weight is stored.
 inline at::Tensor weight_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient) {
-  spmd::Axes axes;
-  for (const c10::IValue& axis : ctx->saved_data["axes"].toListRef()) axes.push_back(axis.toStringRef());
-  return spmd::shard_hint(gradient, axes);
+  return spmd::shard_hint(gradient, ctx->saved_data["axes"].to<spmd::Axes>());
 }
 
 }  // namespace flambeau::nn

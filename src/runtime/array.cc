@@ -170,11 +170,11 @@ std::shared_ptr<const Array> fill_array(const pjrt::Client& client, const Device
 }
 
 bool held_whole(const DeviceMesh& mesh, const Sharding& sharding, const Dims& dims) {
+  if (is_replicated(sharding)) return true;
   const std::vector<Box> boxes = held_boxes(mesh, sharding, dims);
-  int64_t held = 0, all = 1;
+  int64_t held = 0;
   for (const Box* box : distinct(boxes)) held += box->elements();  // boxes are equal or disjoint
-  for (int64_t d : dims) all *= d;
-  return held == all;
+  return held == Box{{}, dims}.elements();
 }
 
 void download_array(const DeviceMesh* mesh, const Array& array, const Type& type, void* out) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 #include <pthread.h>
 
@@ -26,7 +25,7 @@ EngineOptions& defaults() {
   return *options;
 }
 
-// Buffers that synchronize() remembers; older ones have been waited for by then or are waited for now.
+// Launches that synchronize() remembers; older ones have been waited for by then or are waited for now.
 constexpr size_t kRememberedLaunches = 4096;
 constexpr size_t kRememberedChecks = 256;
 

@@ -133,8 +133,8 @@ class Engine {
 
  private:
   explicit Engine(const EngineOptions& options);
-  // A dense copy of what `source` shows, on the mesh as `sharding` says.
-  std::shared_ptr<const Array> laid_out(const TensorRef& source, const hlo::Sharding& sharding);
+  // A dense copy of what `source` shows, whole on every device.
+  std::shared_ptr<const Array> gathered(const TensorRef& source);
   std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> execute(const Program& program, const Launch& launch);
   void run_strict(Trace& trace, RandomPosition position);
   void note(pjrt::Event launched);

@@ -91,26 +91,23 @@ void Engine::download(const TensorRef& source, void* data) {
       raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside");
     array = storage.value;
     dense = array && storage.type.dtype == type.dtype && storage.type.elements() == type.elements() && source.view.offset == 0 &&
-            source.view.is_contiguous() && (!mesh_ || held_whole(*mesh_, array->sharding(), storage.type.dims));
+            source.view.is_contiguous();
     if (dense) type = storage.type;
   }
   if (!array) {
     std::memset(data, 0, static_cast<size_t>(type.bytes()));
     return;
   }
-  if (!dense) {
-    array = nullptr;
-    array = laid_out(source, {});
-  }
+  if (!dense || (mesh_ && !held_whole(*mesh_, array->sharding(), type.dims))) array = gathered(source);
   download_array(mesh_.get(), *array, type, data);
   raise_failed_checks();
 }
 
-std::shared_ptr<const Array> Engine::laid_out(const TensorRef& source, const hlo::Sharding& sharding) {
+std::shared_ptr<const Array> Engine::gathered(const TensorRef& source) {
   Trace trace(TraceKind::Strict);
   CallArgument arguments[] = {source, source.dtype};
   const ValueId outputs[] = {*trace.append(kIdentity, arguments)[0]};
-  const hlo::Sharding shardings[] = {sharding};
+  const hlo::Sharding shardings[] = {{}};
   std::vector<std::shared_ptr<const Array>> externals;
   for (const External& external : trace.externals()) externals.push_back(external.value);
   std::shared_ptr<const Program> copy = program(trace, outputs, {}, "eager", std::span(shardings).first(mesh_ ? 1 : 0));

@@ -47,13 +47,7 @@ std::vector<Engine::Output> add(const Tensor& x, double alpha, const Tensor* int
 }
 
 void expect_error(const std::function<void()>& f, const std::string& part) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr(part));
-    return;
-  }
-  ADD_FAILURE() << "nothing was thrown; expected an error with: " << part;
+  EXPECT_THAT(f, testing::ThrowsMessage<Error>(testing::HasSubstr(part)));
 }
 
 int64_t compiled() { return engine().counters().programs_compiled; }

@@ -73,7 +73,7 @@ std::vector<Dims> groups_of(Builder& b, const std::string& axes) {
 int64_t channel(Builder& b) { return static_cast<int64_t>(b.graph().value_count()) + 1; }
 
 Value all_reduce(Builder& b, Value x, const std::string& axes, const std::string& kind) {
-  const hlo::Reduction reduction = kind == "max" ? hlo::Reduction::Max : kind == "min" ? hlo::Reduction::Min : hlo::Reduction::Sum;
+  const hlo::Reduction reduction = kind == "max" ? hlo::Reduction::Max : hlo::Reduction::Sum;
   return b.all_reduce(x, reduction, groups_of(b, axes), channel(b));
 }
 

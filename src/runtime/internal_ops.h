@@ -1,4 +1,5 @@
-// Ops that the runtime itself records: reading and writing views, and values made of nothing.
+// Ops that no one calls by PyTorch's dispatcher: reading and writing views and values made of nothing, which the runtime records;
+// layouts and collectives, which src/spmd does.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ extern const ops::Row kGatherWeight;  // the same, of a weight that is gathered 
 extern const ops::Row kManual;        // the row of Manual calls; never lowered by itself
 
 // Collectives inside of a manual computation, over axes of the mesh.
-extern const ops::Row kAllReduce;      // (tensor, str axes, str kind: "sum", "max", "min") -> tensor
+extern const ops::Row kAllReduce;      // (tensor, str axes, str kind: "sum" or "max") -> tensor
 extern const ops::Row kAllGather;      // (tensor, str axes, int dim) -> tensor, dim times the axes' size
 extern const ops::Row kAllToAll;       // (tensor, str axes, int split_dim, int concat_dim) -> tensor
 extern const ops::Row kReduceScatter;  // (tensor, str axes, int dim) -> tensor, dim divided by the axes' size; sums

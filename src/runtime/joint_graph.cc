@@ -11,6 +11,8 @@ void make_unique(std::vector<ValueId>& ids) {
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
+bool draws(const Call& call) { return call.loop ? call.loop->body->random() : call.row->random; }
+
 }  // namespace
 
 JointGraph::JointGraph(const JointLoop& joint, const KeepPolicy& policy) : joint_(joint), trace_(*joint.body), policy_(policy) {
@@ -49,8 +51,7 @@ void JointGraph::add_call(const Call& call) {
   facts.keepable = !dependent && (facts.forced || !is_wasteful(call, facts));
   if (!policy_.keep_scalars && std::ranges::any_of(facts.outputs, [&](ValueId id) { return trace_.type(id).rank() == 0; }))
     facts.keepable = false;
-  const bool random = call.loop ? call.loop->body->random() : call.row->random;
-  const bool parameter = !random && std::ranges::all_of(facts.inputs, [&](ValueId id) { return parameter_[id]; });
+  const bool parameter = !draws(call) && std::ranges::all_of(facts.inputs, [&](ValueId id) { return parameter_[id]; });
   for (ValueId id : facts.outputs) {
     dependent_[id] = dependent;
     parameter_[id] = parameter;
@@ -62,8 +63,7 @@ void JointGraph::add_call(const Call& call) {
 // Whether keeping the outputs is a waste whatever else is kept.
 bool JointGraph::is_wasteful(const Call& call, const CallFacts& facts) const {
   if (gathers_weight(call)) return true;
-  const bool random = call.loop ? call.loop->body->random() : call.row->random;
-  if (random) return false;
+  if (draws(call)) return false;
   const bool costly = call.loop || call.manual || is_of(call, {"matmul", "attention"});
   if (!costly && std::ranges::all_of(facts.inputs, [&](ValueId id) { return parameter_[id]; })) return true;
   if (!is_copy(call)) return false;

@@ -8,22 +8,6 @@
 
 namespace flambeau::runtime {
 
-// Calls f(ValueId) for every value that a call reads, a loop's body included. A value may come several times.
-template <class F>
-void for_each_value(const Call& call, F&& f) {
-  for (const Recorded& argument : call.arguments) {
-    if (auto* v = std::get_if<ValueView>(&argument)) f(v->value);
-    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument))
-      for (const auto& v : *list)
-        if (v) f(v->value);
-  }
-  if (!call.loop) return;
-  for (const auto* views : {&call.loop->carry, &call.loop->stacked})
-    for (const ValueView& v : *views) f(v.value);
-  for (const External& external : call.loop->body->externals())
-    if (external.outer) f(*external.outer);
-}
-
 // A way to split: which calls of the forward pass have their outputs kept, and what follows.
 struct KeepPlan {
   std::vector<bool> needed;    // by value: the backward pass reads it

@@ -73,9 +73,7 @@ Value vector_element(Builder& b, Value vector, int64_t i) { return b.reshape(b.s
 class TraceScope : public Scope {
  public:
   TraceScope(const Trace& trace, std::span<const ValueId> wanted, std::optional<Stream> stream, Value floats, Value integers)
-      : trace_(trace), stream_(stream), floats_(floats), integers_(integers) {
-    find_needed(wanted);
-  }
+      : trace_(trace), stream_(stream), floats_(floats), integers_(integers), needed_(needed_values(trace, wanted)) {}
 
   void set(ValueId id, Value value) { values_[id] = value; }
   Value value(ValueId id) const {
@@ -86,9 +84,7 @@ class TraceScope : public Scope {
 
   void run(Builder& b) {
     for (const Call& call : trace_.calls()) {
-      bool wanted = false;
-      for (const auto& output : call.outputs) wanted |= output && needed_[*output];
-      if (!wanted) {
+      if (!makes_any(call, needed_)) {
         skip_numbers(call);
         continue;
       }
@@ -111,29 +107,6 @@ class TraceScope : public Scope {
   }
 
  private:
-  void need(const Recorded& recorded) {
-    if (auto* v = std::get_if<ValueView>(&recorded)) needed_[v->value] = true;
-    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&recorded))
-      for (const auto& v : *list)
-        if (v) needed_[v->value] = true;
-  }
-
-  void find_needed(std::span<const ValueId> wanted) {
-    needed_.assign(trace_.value_count(), false);
-    for (ValueId id : wanted) needed_[id] = true;
-    for (auto call = trace_.calls().rbegin(); call != trace_.calls().rend(); ++call) {
-      bool any = false;
-      for (const auto& output : call->outputs) any |= output && needed_[*output];
-      if (!any) continue;
-      for (const Recorded& r : call->arguments) need(r);
-      if (!call->loop) continue;
-      for (const auto* views : {&call->loop->carry, &call->loop->stacked})
-        for (const ValueView& v : *views) needed_[v.value] = true;
-      for (const External& e : call->loop->body->externals())
-        if (e.outer) needed_[*e.outer] = true;
-    }
-  }
-
   void skip_numbers(const Call& call) {
     for (const Recorded& r : call.arguments)
       if (auto* n = std::get_if<RecordedNumber>(&r); n && n->parameter)

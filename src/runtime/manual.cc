@@ -1,9 +1,5 @@
 #include "runtime/manual.h"
 
-#include <algorithm>
-
-#include <fmt/ranges.h>
-
 #include "base/error.h"
 #include "hlo/sharding.h"
 #include "runtime/internal_ops.h"
@@ -18,10 +14,6 @@ const hlo::Mesh& mesh_of_engine() {
   return *mesh;
 }
 
-ValueView whole(const Trace& trace, ValueId id) {
-  return {id, View::contiguous(trace.type(id).dims), trace.type(id).dtype, true};
-}
-
 }  // namespace
 
 ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const ManualSpec> operands)
@@ -29,13 +21,13 @@ ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const 
   if (!outer_) raise<InvalidArgument>("[manual] a manual computation runs within a captured step; capture the function that calls it");
   body_ = std::make_unique<Trace>(TraceKind::Capture, outer_);
   CallArgument zero[] = {Dims{}, DType::S64};  // in the place of a loop's index, so that a body is split as a loop's is
-  operands_.push_back(whole(*outer_, *outer_->append(kZeros, zero)[0]));
+  operands_.push_back(whole_value(*outer_->append(kZeros, zero)[0], {DType::S64, {}}));
   in_.emplace_back();
   body_->add_input({DType::S64, {}});
   for (const ManualSpec& operand : operands) {
     Type type = operand.tensor.type();
     check_divides(mesh_, operand.sharding, type);
-    for (size_t d = 0; d < operand.sharding.dims.size(); ++d) type.dims[d] /= hlo::axes_size(mesh_, operand.sharding.dims[d].axes);
+    type.dims = box_at(mesh_, operand.sharding, type.dims, 0).size;
     operands_.push_back(outer_->read(operand.tensor));
     in_.push_back(with_rank(operand.sharding, type.rank()));
     local_.push_back(add_input(type));
@@ -49,10 +41,7 @@ ManualRecording::~ManualRecording() {
 }
 
 std::shared_ptr<Storage> ManualRecording::add_input(const Type& type) {
-  auto storage = Storage::create(type.bytes());
-  storage->recording = body_->id();
-  body_->bind_new(storage, body_->add_input(type));
-  return storage;
+  return body_->bind_new(body_->add_input(type), 1).front();
 }
 
 std::shared_ptr<Storage> ManualRecording::add_cotangent(const Type& local, const hlo::Sharding& sharding) {
@@ -74,7 +63,7 @@ std::shared_ptr<Manual> ManualRecording::describe(std::unique_ptr<Trace> body, s
     out[i] = with_rank(out[i], type.rank());
     if (std::string fault = hlo::sharding_fault(out[i], mesh_, type.rank()); !fault.empty())
       raise<InvalidArgument>("[manual] {} for result {}, {} on each device", fault, i, type.to_string());
-    manual->result_types.push_back(global(body->type(results[i]), out[i]));
+    manual->result_types.push_back(global(type, out[i]));
   }
   manual->body = std::move(body);
   manual->axes = axes_;
@@ -111,7 +100,7 @@ std::vector<std::shared_ptr<Storage>> ManualRecording::finish(std::span<const Ma
   std::vector<ValueId> ids = dense_values(*body_, results);
   Engine::set_current(outer_);
   std::shared_ptr<Manual> manual = describe(std::move(body_), std::move(ids), in_, shardings(results));
-  return outer_->bind_new(outer_->append_manual(std::move(manual), operands_, {}), results.size());
+  return outer_->bind_new(outer_->append_manual(std::move(manual), operands_), results.size());
 }
 
 // The joint graph is split like that of a loop of one turn: operands are the forward loop's carry, the cotangents the backward
@@ -148,27 +137,29 @@ ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec>
   }
 
   const ValueId first = outer_->append_manual(
-      describe(std::move(halves.forward), std::move(forward_results), in_, std::move(forward_out)), operands_, {});
+      describe(std::move(halves.forward), std::move(forward_results), in_, std::move(forward_out)), operands_);
   Joint result;
   result.gradient = std::make_unique<ManualGradient>();
   ManualGradient& gradient = *result.gradient;
-  gradient.outer_ = outer_;
   gradient.outer_id_ = outer_->id();
   gradient.index_ = operands_[0];
-  for (auto [is_operand, i] : kept_from)
-    gradient.kept_.push_back(is_operand ? operands_[i] : whole(*outer_, first + static_cast<ValueId>(i)));
+  for (auto [is_operand, i] : kept_from) {
+    const ValueId id = first + static_cast<ValueId>(i);
+    gradient.kept_.push_back(is_operand ? operands_[i] : whole_value(id, outer_->type(id)));
+  }
   gradient.manual_ = describe(std::move(halves.backward), halves.gradient_results, std::move(backward_in), shardings(gradients));
   result.results = outer_->bind_new(first, results.size());
   return result;
 }
 
 std::vector<std::shared_ptr<Storage>> ManualGradient::run(std::span<const TensorRef> cotangents) {
-  if (!Engine::current() || Engine::current()->id() != outer_id_)
+  Trace* outer = Engine::current();
+  if (!outer || outer->id() != outer_id_)
     raise("[manual] the gradient of a manual computation must be taken in the recording that it ran in");
   std::vector<ValueView> operands{index_};
-  for (const TensorRef& tensor : cotangents) operands.push_back(outer_->read(tensor));
+  for (const TensorRef& tensor : cotangents) operands.push_back(outer->read(tensor));
   operands.insert(operands.end(), kept_.begin(), kept_.end());
-  return outer_->bind_new(outer_->append_manual(manual_, std::move(operands), {}), manual_->results.size());
+  return outer->bind_new(outer->append_manual(manual_, std::move(operands)), manual_->results.size());
 }
 
 }  // namespace flambeau::runtime

@@ -29,8 +29,7 @@ class ManualGradient {
 
  private:
   friend class ManualRecording;
-  Trace* outer_ = nullptr;
-  uint64_t outer_id_ = 0;
+  uint64_t outer_id_ = 0;  // the recording that it belongs to
   std::shared_ptr<const Manual> manual_;
   ValueView index_;
   std::vector<ValueView> kept_;

@@ -1,6 +1,8 @@
 #include "runtime/partition.h"
 
+#include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "runtime/joint_graph.h"
 
@@ -12,12 +14,10 @@ class Splitter {
   Splitter(const JointLoop& joint, const KeepPolicy& policy)
       : joint_(joint), trace_(*joint.body), graph_(joint, policy), plan_(graph_.plan()) {
     if (!policy.offload) return;
-    std::vector<ValueId> scalars;  // not worth the way
-    for (ValueId id : plan_.kept)
-      if (trace_.type(id).rank() == 0) scalars.push_back(id);
-    std::erase_if(plan_.kept, [&](ValueId id) { return trace_.type(id).rank() == 0; });
-    on_host_ = plan_.kept.size();
-    plan_.kept.insert(plan_.kept.end(), scalars.begin(), scalars.end());
+    // Scalars, which are not worth the way, stay behind.
+    const auto is_scalar = [&](ValueId id) { return trace_.type(id).rank() == 0; };
+    std::ranges::sort(plan_.kept, {}, [&](ValueId id) { return std::pair(is_scalar(id), id); });
+    on_host_ = plan_.kept.size() - static_cast<size_t>(std::ranges::count_if(plan_.kept, is_scalar));
   }
 
   SplitLoop split() {
@@ -39,15 +39,9 @@ class Splitter {
 
  private:
   std::vector<bool> forward_needs() const {
-    std::vector<bool> needed(trace_.value_count(), false);
-    for (const auto* ids : {&joint_.results, &plan_.kept})
-      for (ValueId id : *ids) needed[id] = true;
-    for (auto call = trace_.calls().rbegin(); call != trace_.calls().rend(); ++call) {
-      bool any = false;
-      for (const auto& output : call->outputs) any |= output && needed[*output];
-      if (any) for_each_value(*call, [&](ValueId id) { needed[id] = true; });
-    }
-    return needed;
+    std::vector<ValueId> wanted = joint_.results;
+    wanted.insert(wanted.end(), plan_.kept.begin(), plan_.kept.end());
+    return needed_values(trace_, wanted);
   }
 
   // A body with its inputs: for the forward pass the index, the carry and the rows; for the backward pass the index, the
@@ -79,9 +73,7 @@ class Splitter {
     }
     for (size_t i = 0; i < trace_.calls().size(); ++i) {
       const Call& call = trace_.calls()[i];
-      bool any = false;
-      for (const auto& output : call.outputs) any |= output && needed[*output];
-      if (!any || !wanted(i)) continue;
+      if (!makes_any(call, needed) || !wanted(i)) continue;
       // A value that is kept stays the kept one, also where the call that made it is made again for another output.
       std::vector<std::pair<ValueId, ValueId>> given;
       for (const auto& output : call.outputs)

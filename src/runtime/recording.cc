@@ -187,10 +187,7 @@ LoopRecording::~LoopRecording() {
 }
 
 std::shared_ptr<Storage> LoopRecording::add_input(const Type& type) {
-  auto storage = Storage::create(type.bytes());
-  storage->recording = loop_->body->id();
-  loop_->body->bind_new(storage, loop_->body->add_input(type));
-  return storage;
+  return loop_->body->bind_new(loop_->body->add_input(type), 1).front();
 }
 
 std::shared_ptr<Storage> LoopRecording::add_cotangent(const Type& type) { return add_input(type); }
@@ -238,7 +235,6 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   Joint result;
   result.gradient = std::make_unique<GradientLoop>();
   GradientLoop& gradient = *result.gradient;
-  gradient.outer_ = outer_;
   gradient.outer_id_ = outer_->id();
   gradient.loop_ = std::make_unique<Loop>();
   gradient.loop_->trip_count = loop_->trip_count;
@@ -258,7 +254,7 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   std::vector<ValueView> stacks;
   for (size_t i = 0; i < kept; ++i) {
     ValueId id = first + static_cast<ValueId>(carry_.size() + i);
-    stacks.push_back({id, View::contiguous(outer_->type(id).dims), outer_->type(id).dtype, true});
+    stacks.push_back(whole_value(id, outer_->type(id)));
   }
   gradient.loop_->stacked.insert(gradient.loop_->stacked.begin(), stacks.begin(), stacks.end());
   result.results = outer_->bind_new(first, carry_.size());
@@ -267,11 +263,12 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
 
 std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRef> initial) {
   if (!loop_) raise("[scan] the gradient of a scan is taken a second time; run the scan again");
-  if (!Engine::current() || Engine::current()->id() != outer_id_)
+  Trace* outer = Engine::current();
+  if (!outer || outer->id() != outer_id_)
     raise("[scan] the gradient of a scan must be taken in the recording that the scan ran in");
-  for (const TensorRef& tensor : initial) loop_->carry.push_back(outer_->read(tensor));
+  for (const TensorRef& tensor : initial) loop_->carry.push_back(outer->read(tensor));
   size_t outputs = loop_->results.size() + loop_->rows.size();
-  return outer_->bind_new(outer_->append_loop(std::move(loop_), {}, random_distance_), outputs);
+  return outer->bind_new(outer->append_loop(std::move(loop_), {}, random_distance_), outputs);
 }
 
 }  // namespace flambeau::runtime

@@ -20,7 +20,7 @@ class StepProgram {
  public:
   // Compiles now; otherwise the first run does.
   void compile();
-  // One execution. `inputs` are dense tensors of the recorded types; each result is a storage of its own. Nothing is changed when
+  // One execution. `inputs` have the recorded types (views are copied first); each result is a storage of its own. Nothing is changed when
   // the launch fails, except that donated state may be lost: it then raises the failure at its next use.
   std::vector<std::shared_ptr<Storage>> run(std::span<const TensorRef> inputs, RandomSource& random);
 
@@ -80,8 +80,7 @@ class GradientLoop {
 
  private:
   friend class LoopRecording;
-  Trace* outer_ = nullptr;
-  uint64_t outer_id_ = 0;  // an address may be another trace's by now
+  uint64_t outer_id_ = 0;  // the recording that it belongs to
   std::unique_ptr<Loop> loop_;
   uint64_t random_distance_ = 0;
 };

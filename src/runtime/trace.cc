@@ -105,9 +105,21 @@ std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& ro
   return cache->emplace(key, std::move(types)).first->second;
 }
 
+}  // namespace
+
 ValueView whole_value(ValueId id, const Type& type) { return {id, View::contiguous(type.dims), type.dtype, true}; }
 
-}  // namespace
+bool makes_any(const Call& call, const std::vector<bool>& needed) {
+  return std::ranges::any_of(call.outputs, [&](const auto& output) { return output && needed[*output]; });
+}
+
+std::vector<bool> needed_values(const Trace& trace, std::span<const ValueId> wanted) {
+  std::vector<bool> needed(trace.value_count(), false);
+  for (ValueId id : wanted) needed[id] = true;
+  for (auto call = trace.calls().rbegin(); call != trace.calls().rend(); ++call)
+    if (makes_any(*call, needed)) for_each_value(*call, [&](ValueId id) { needed[id] = true; });
+  return needed;
+}
 
 Trace::Trace(TraceKind kind, Trace* outer) : id_(next_trace++), kind_(kind), outer_(outer) {}
 Trace::~Trace() = default;
@@ -295,7 +307,7 @@ ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::op
   return first;
 }
 
-ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands, std::string site) {
+ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands) {
   for (const External& external : manual->body->externals())
     if (external.outer)
       raise<InvalidArgument>("[manual] the body reads a tensor {} from outside; pass it as an input, with the axes that split it",
@@ -304,7 +316,6 @@ ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<V
     raise<NotImplemented>("[manual] the body draws random numbers, which would be the same on every device; draw them outside");
   Call call;
   call.row = &kManual;
-  call.site = std::move(site);
   KeyHasher h;
   Key body = manual->body->key();
   h.add(body.high, body.low, operands.size(), manual->axes.size());
@@ -365,7 +376,7 @@ void Trace::append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& 
   if (call.manual) {
     std::vector<ValueView> operands;
     for (Recorded& argument : arguments) operands.push_back(std::get<ValueView>(std::move(argument)));
-    ValueId next = append_manual(call.manual, std::move(operands), call.site);
+    ValueId next = append_manual(call.manual, std::move(operands));
     for (const auto& output : call.outputs) ids[*output] = next++;
     return;
   }

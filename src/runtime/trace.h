@@ -166,7 +166,7 @@ class Trace {
   ValueId append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance = {});
 
   // Gives the first output. The body uses nothing of the traces around it but its inputs, and draws no random numbers.
-  ValueId append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands, std::string site);
+  ValueId append_manual(std::shared_ptr<const Manual> manual, std::vector<ValueView> operands);
 
   // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs.
   void append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids);
@@ -230,6 +230,30 @@ class Trace {
   std::unordered_map<uint64_t, Binding> bindings_;      // by storage id
   std::unordered_map<ValueId, ValueId> outer_values_;   // outer value -> ours
 };
+
+// Calls f(ValueId) for every value that a call reads, a loop's body included. A value may come several times.
+template <class F>
+void for_each_value(const Call& call, F&& f) {
+  for (const Recorded& argument : call.arguments) {
+    if (auto* v = std::get_if<ValueView>(&argument)) f(v->value);
+    if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument))
+      for (const auto& v : *list)
+        if (v) f(v->value);
+  }
+  if (!call.loop) return;
+  for (const auto* views : {&call.loop->carry, &call.loop->stacked})
+    for (const ValueView& v : *views) f(v.value);
+  for (const External& external : call.loop->body->externals())
+    if (external.outer) f(*external.outer);
+}
+
+// Whether a call gives any of the values that `needed` (by value) marks.
+bool makes_any(const Call& call, const std::vector<bool>& needed);
+// By value: whether it is one of `wanted`, or is read by a call on the way to them.
+std::vector<bool> needed_values(const Trace& trace, std::span<const ValueId> wanted);
+
+// The value as it is.
+ValueView whole_value(ValueId id, const Type& type);
 
 // Null when the recordings are the same program over the same storages; else what differs first, in words.
 std::optional<std::string> difference(const Trace& first, const Trace& second);

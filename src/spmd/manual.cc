@@ -42,12 +42,10 @@ struct Inside {
   Inside& operator=(const Inside&) = delete;
 };
 
-at::Tensor over(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type) { return device::make_tensor(storage, type); }
-
 at::Tensor global_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& local, const Sharding& sharding) {
   hlo::Type type = local;
   for (size_t d = 0; d < sharding.dims.size(); ++d) type.dims[d] *= size_of(sharding.dims[d].axes);
-  return over(storage, type);
+  return device::make_tensor(storage, type);
 }
 
 std::vector<ManualSpec> specs(const variable_list& tensors, const std::vector<Sharding>& shardings) {
@@ -71,7 +69,7 @@ struct ManualCall {
 variable_list leaves_of(const runtime::ManualRecording& recording, const variable_list& inputs) {
   variable_list leaves;
   for (size_t i = 0; i < inputs.size(); ++i)
-    leaves.push_back(over(recording.local()[i], recording.local_types()[i]).requires_grad_(inputs[i].requires_grad()));
+    leaves.push_back(device::make_tensor(recording.local()[i], recording.local_types()[i]).requires_grad_(inputs[i].requires_grad()));
   return leaves;
 }
 
@@ -107,7 +105,7 @@ struct Manual : torch::autograd::Function<Manual> {
       local_types.push_back(device::ref_of(results[i]).type());
       holder->differentiable.push_back(results[i].requires_grad());
       if (!results[i].requires_grad()) continue;
-      const at::Tensor cotangent = over(recording.add_cotangent(local_types[i], (*call.out)[i]), local_types[i]);
+      const at::Tensor cotangent = device::make_tensor(recording.add_cotangent(local_types[i], (*call.out)[i]), local_types[i]);
       outputs.push_back(results[i]);
       cotangents.push_back(cotangent / static_cast<double>(size_of(axes_left((*call.out)[i]))));
     }
@@ -168,11 +166,11 @@ struct Manual : torch::autograd::Function<Manual> {
       hlo::Type type = holder->input_types[i];
       const auto& storage = storages[next++];
       if (!holder->summed[i]) {
-        result.push_back(over(storage, type));
+        result.push_back(device::make_tensor(storage, type));
         continue;
       }
       type.dims.insert(type.dims.begin(), storage->nbytes() / std::max<int64_t>(1, type.bytes()));
-      result.push_back(over(storage, type).sum(0));
+      result.push_back(device::make_tensor(storage, type).sum(0));
     }
     return result;
   }
@@ -183,8 +181,7 @@ at::Tensor collective(const ops::Row& row, const at::Tensor& x, const MeshAxes& 
   if (!inside_manual())
     raise<InvalidArgument>("[collective] expected a call inside of a manual computation, got one outside; there the partitioner communicates");
   runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_axes(axes), runtime::CallArgument(std::move(details))...};
-  auto outputs = runtime::Engine::get().call(row, arguments);
-  return over(outputs[0].storage, *outputs[0].type);
+  return device::call(row, arguments);
 }
 
 struct AllReduce : torch::autograd::Function<AllReduce> {
@@ -234,7 +231,7 @@ std::vector<at::Tensor> manual(const std::vector<at::Tensor>& inputs, const std:
   if (has_gradient) return Manual::apply(ManualCall{&in, &out, &body}, at::TensorList(inputs));
   runtime::ManualRecording recording(all_axes(), specs(inputs, in));
   variable_list local;
-  for (size_t i = 0; i < inputs.size(); ++i) local.push_back(over(recording.local()[i], recording.local_types()[i]));
+  for (size_t i = 0; i < inputs.size(); ++i) local.push_back(device::make_tensor(recording.local()[i], recording.local_types()[i]));
   const variable_list results = [&] {
     const Inside inside;
     return body(local);
@@ -281,10 +278,6 @@ MeshAxes axes_left(const Sharding& sharding) {
   MeshAxes left = all_axes();
   std::erase_if(left, [&](const std::string& axis) { return std::ranges::find(used, axis) != used.end(); });
   return left;
-}
-
-bool ends_with(const MeshAxes& axes, const MeshAxes& last) {
-  return axes.size() >= last.size() && std::equal(last.rbegin(), last.rend(), axes.rbegin());
 }
 
 at::Tensor positions(const MeshAxes& axes) {

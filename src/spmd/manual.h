@@ -38,8 +38,6 @@ bool inside_manual();
 // The axes that split any dimension, and those that split none.
 MeshAxes axes_used(const hlo::Sharding& sharding);
 MeshAxes axes_left(const hlo::Sharding& sharding);
-// Whether a dimension that `axes` split is, within its parts by the axes in front, split by `last`.
-bool ends_with(const MeshAxes& axes, const MeshAxes& last);
 // An input whose local part says where a device stands: 0, 1, ... [parts of the axes] int64; split it by `sharding_of_positions`.
 at::Tensor positions(const MeshAxes& axes);
 hlo::Sharding sharding_of_positions(const MeshAxes& axes);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 #include "base/error.h"
 #include "device/device.h"
@@ -15,6 +17,10 @@ namespace {
 std::unique_ptr<const Plan>& active() {
   static auto* plan = new std::unique_ptr<const Plan>;
   return *plan;
+}
+
+void fill_zeros(const std::vector<int64_t>& size, at::ScalarType dtype, void* out) {
+  std::memset(out, 0, static_cast<size_t>(c10::multiply_integers(size)) * c10::elementSize(dtype));
 }
 
 bool splits_data(const std::string& axis) { return axis == "replicate" || axis == "shard" || axis == "context"; }
@@ -135,13 +141,16 @@ std::vector<bool> held(const std::string& logical, int64_t size) {
   return held;
 }
 
+at::Tensor zeros(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes) {
+  return make_tensor(device, shape, dtype, axes, [&](const Part& part, void* out) { fill_zeros(part.size, dtype, out); });
+}
+
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {
   if (!plan() || !device::is_tpu(tensor)) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
   const hlo::Type type{device::dtype_of(dtype), tensor.sizes().vec()};
   const auto storage = runtime::Engine::get().make_sharded(
-      type, runtime::Engine::sharding_of(device::ref_of(tensor)), [&](const runtime::Box& box, void* out) {
-        std::memset(out, 0, static_cast<size_t>(box.elements() * byte_size(type.dtype)));
-      });
+      type, runtime::Engine::sharding_of(device::ref_of(tensor)),
+      [&](const runtime::Box& box, void* out) { fill_zeros(box.size, dtype, out); });
   return device::make_tensor(storage, type);
 }
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,6 +71,8 @@ at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at:
 at::Tensor place(const at::Tensor& host, const Axes& axes);
 // Which indices of a dimension of `size` that a logical axis splits lie on devices of this process.
 std::vector<bool> held(const std::string& logical, int64_t size);
+// Zeros, stored as the plan says.
+at::Tensor zeros(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes);
 // Zeros stored like `tensor`.
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype);
 

@@ -18,8 +18,7 @@ using torch::autograd::variable_list;
 at::Tensor call(const ops::Row& row, const at::Tensor& x, const hlo::Sharding& sharding) {
   runtime::check_divides(plan()->mesh(), sharding, device::ref_of(x).type());
   runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_sharding(sharding)};
-  auto outputs = runtime::Engine::get().call(row, arguments);
-  return device::make_tensor(outputs[0].storage, *outputs[0].type);
+  return device::call(row, arguments);
 }
 
 void check_rank(const at::Tensor& x, const Axes& axes) {

@@ -124,7 +124,7 @@ const std::vector<Key>& table() {
       {"training.sequences_per_train_step", SLOT(training.sequences_per_train_step), "rows of one optimizer step, of all ranks, instead of tokens; 0: from tokens", at_least(0)},
       {"training.max_context_length", SLOT(training.max_context_length), "tokens of a row", at_least(1)},
       {"training.max_norm", SLOT(training.max_norm), "gradients are clipped to this global norm", positive()},
-      {"training.dtype", SLOT(training.dtype), "dtype of parameters and optimizer states", one_of({"float32"})},
+      {"training.dtype", SLOT(training.dtype), "dtype of parameters", one_of({"float32"})},
       {"training.mixed_precision_param", SLOT(training.mixed_precision_param), "dtype of activations and matrix products", one_of({"float32", "bfloat16"})},
       {"training.mixed_precision_reduce", SLOT(training.mixed_precision_reduce), "dtype that gradients are made and summed in", float32_sums()},
 
@@ -185,27 +185,13 @@ const std::vector<Key>& table() {
       {"sampling.seed", SLOT(sampling.seed), "seed of the draws", seed()},
 
       {"debug.seed", SLOT(debug.seed), "seed of the first parameters", seed()},
-      {"debug.stats", SLOT(debug.stats), "print what was compiled and run after step 1 and at the end", any()},
+      {"debug.stats", SLOT(debug.stats), "print a checksum of the first parameters, and what was compiled and run after the run's first step and at the end", any()},
       {"debug.print_config", SLOT(debug.print_config), "print the resolved configuration first", any()},
       {"debug.virtual_devices", SLOT(debug.virtual_devices), "devices of the CPU plugin, all in this process", virtual_count()},
   };
   return rows;
 }
 #undef SLOT
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
-}
 
 std::string_view leaf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -326,6 +312,20 @@ bool parse_whole(std::string_view text, T& out) {
 }  // namespace
 
 std::span<const Key> keys() { return table(); }
+
+size_t edit_distance(std::string_view a, std::string_view b, bool within) {
+  std::vector<size_t> row(b.size() + 1, 0);
+  if (!within) std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return within ? *std::ranges::min_element(row) : row.back();
+}
 
 void set_value(Config& config, std::string_view name, const Value& given, std::string_view origin) {
   const Key& key = find(name, origin);

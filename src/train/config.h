@@ -163,6 +163,9 @@ struct Key {
 
 std::span<const Key> keys();
 
+// The least number of edits that make `a` into `b`, or with `within` into any part of `b`: for naming what was probably meant.
+size_t edit_distance(std::string_view a, std::string_view b, bool within = false);
+
 // Reads a TOML file. InvalidArgument or IoError with the file, the key and a remedy.
 Config load_config(const std::filesystem::path& path);
 

@@ -24,13 +24,13 @@ bool of_one_group(const OptimizerTarget& target) {
   return std::ranges::all_of(target.groups, [&](size_t g) { return g == target.groups.front(); });
 }
 
+}  // namespace
+
 std::vector<std::string> state_names(Algorithm algorithm, const std::vector<Hyperparameters>& groups) {
   if (algorithm != Algorithm::SGD) return {"exp_avg", "exp_avg_sq"};
   const bool momentum = std::ranges::any_of(groups, [](const Hyperparameters& h) { return h.momentum != 0; });
   return momentum ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
 }
-
-}  // namespace
 
 Optimizer::Optimizer(OptimizerOptions options, std::vector<Hyperparameters> groups, std::vector<OptimizerTarget> targets)
     : options_(options), groups_(std::move(groups)), targets_(std::move(targets)), row_groups_(groups_.size()) {
@@ -116,19 +116,9 @@ void Optimizer::update(const Tensors& gradients, const at::Tensor& numbers, cons
   }
 }
 
-Clip clip_factor(const Tensors& gradients, double max_norm) {
-  Tensors squares;
-  squares.reserve(gradients.size());
-  for (const at::Tensor& gradient : gradients) {
-    const at::Tensor g = gradient.to(at::kFloat);
-    squares.push_back((g * g).sum());
-  }
-  return clip_factor_of_squares(at::stack(squares), max_norm);
-}
-
-Clip clip_factor_of_squares(const at::Tensor& squares, double max_norm) {
+Clip clip_factor(const at::Tensor& squares, double max_norm) {
   const at::Tensor norm = squares.sum().sqrt();
-  return {norm, (max_norm / (norm + 1e-6)).clamp_max(1), squares};
+  return {norm, (max_norm / (norm + 1e-6)).clamp_max(1)};
 }
 
 }  // namespace flambeau::train

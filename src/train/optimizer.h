@@ -32,6 +32,9 @@ struct OptimizerOptions {
   at::ScalarType state_dtype = at::kFloat;
 };
 
+// How the states of a parameter are called, one for each; none where the groups need none.
+std::vector<std::string> state_names(Algorithm algorithm, const std::vector<Hyperparameters>& groups);
+
 // A tensor that is updated at once: one parameter, or several stacked along dimension 0.
 struct OptimizerTarget {
   at::Tensor tensor;
@@ -76,12 +79,10 @@ class Optimizer {
 };
 
 // The norm of all gradients together, and the factor that brings it down to `max_norm`, as torch.nn.utils.clip_grad_norm_
-// defines them: min(1, max_norm / (norm + 1e-6)). `squares` holds each gradient's sum of squares. All in float32.
+// defines them: min(1, max_norm / (norm + 1e-6)). `squares` are float32 and add up to the sum of all elements' squares.
 struct Clip {
-  at::Tensor norm, factor, squares;
+  at::Tensor norm, factor;
 };
-Clip clip_factor(const std::vector<at::Tensor>& gradients, double max_norm);
-// The same from `squares`, whose sum is that of all elements' squares.
-Clip clip_factor_of_squares(const at::Tensor& squares, double max_norm);
+Clip clip_factor(const at::Tensor& squares, double max_norm);
 
 }  // namespace flambeau::train

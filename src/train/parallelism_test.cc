@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using Asked = Config::Parallelism;
 
-// 8 heads of 2 key-value heads, and sizes that only small degrees divide.
+// 8 heads, 4 key-value heads, and sizes that only small degrees divide.
 constexpr models::Sizes kSizes{.layers = 4, .dim = 96, .heads = 8, .kv_heads = 4, .ffn_dim = 24, .vocab_size = 320};
 
 Asked asked(int64_t replicate, int64_t shard, int64_t tensor) {

@@ -1,8 +1,6 @@
 #include "train/param_groups.h"
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
 #include <regex>
 #include <string_view>
 
@@ -13,24 +11,10 @@
 namespace flambeau::train {
 namespace {
 
-// The least number of edits that make `text` a part of `name`.
-size_t distance_within(std::string_view text, std::string_view name) {
-  std::vector<size_t> row(name.size() + 1, 0);  // the part may begin anywhere
-  for (size_t i = 1; i <= text.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= name.size(); ++j) {
-      const size_t change = diagonal + (text[i - 1] == name[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return *std::ranges::min_element(row);
-}
-
 std::string nearest_name(std::string_view pattern, const std::vector<std::string>& names) {
   std::string plain(pattern);
   std::erase_if(plain, [](char c) { return std::string_view("\\^$*+?()[]{}|").find(c) != std::string_view::npos; });
-  return *std::ranges::min_element(names, {}, [&](const std::string& name) { return distance_within(plain, name); });
+  return *std::ranges::min_element(names, {}, [&](const std::string& name) { return edit_distance(plain, name, /*within=*/true); });
 }
 
 std::vector<std::string> names_of(const models::Model& model) {

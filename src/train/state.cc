@@ -4,7 +4,6 @@
 #include <map>
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include "base/error.h"

@@ -99,11 +99,12 @@ Tensors TrainStep::record(const Tensors& inputs) {
   const at::Tensor loss = gradients[0], z_loss = gradients[1];
   gradients.erase(gradients.begin(), gradients.begin() + 2);
 
-  const Clip clip = clip_factor_of_squares(squares_of(gradients, model_.parameters()), options_.max_norm);
+  const at::Tensor squares = squares_of(gradients, model_.parameters());
+  const Clip clip = clip_factor(squares, options_.max_norm);
   for (at::Tensor& g : gradients) g = g * clip.factor;
   const at::Tensor finite = at::isfinite(loss).logical_and(at::isfinite(clip.norm));
   optimizer_.update(gradients, inputs[n], finite);
-  return {at::stack({loss - z_loss, z_loss, clip.norm, finite.to(at::kFloat)}), clip.squares};
+  return {at::stack({loss - z_loss, z_loss, clip.norm, finite.to(at::kFloat)}), squares};
 }
 
 Tensors TrainStep::inputs(const TokenBatch& batch, double lr_factor, int64_t step) const {

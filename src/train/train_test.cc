@@ -11,7 +11,7 @@
 #include "base/files.h"
 #include "train/config.h"
 #include "train/metrics.h"
-#include "train/optimizer.h"
+#include "train/param_groups.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -239,9 +239,9 @@ struct Small {
     if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
     model->parameters().initialize(5, at::kCPU);
     model->prepare(at::kCPU, 16);
-    std::vector<OptimizerTarget> targets;
-    for (const at::Tensor& t : model->parameters().tensors()) targets.push_back({t, {0}});
-    optimizer.emplace(OptimizerOptions{}, std::vector{Hyperparameters{.lr = 1e-3}}, std::move(targets));
+    Config config;
+    config.optimizer.lr = 1e-3;
+    optimizer.emplace(make_optimizer(config, *model));
     at::manual_seed(3);
     batch.tokens = at::randint(0, 64, {4, 2, 16}, at::kLong);
     batch.labels = at::randint(0, 64, {4, 2, 16}, at::kLong);

@@ -122,11 +122,9 @@ Trainer::Trainer(Config config)
   optimizer_.emplace(make_optimizer(config_, *model_));
   resume();
   // A step's rows are its microbatches one after another, each of which lies alike.
+  const std::vector<bool> rows = spmd::held("batch", batching_.sequences);
   std::vector<bool> held;
-  for (int64_t i = 0; i < batching_.accumulation; ++i) {
-    const std::vector<bool> rows = spmd::held("batch", batching_.sequences);
-    held.insert(held.end(), rows.begin(), rows.end());
-  }
+  for (int64_t i = 0; i < batching_.accumulation; ++i) held.insert(held.end(), rows.begin(), rows.end());
   loader_.emplace(*datasets_.train, data::LoaderOptions{.global_batch = std::ssize(held), .held = held}, at_.cursor);
   if (!config_.metrics.jsonl.empty()) metrics_file_.emplace(config_.metrics.jsonl, at_.step);
 
@@ -285,8 +283,9 @@ void Trainer::log_step(int64_t step, const StepResult& result) {
   m.tflops = model_->flops_per_token(batching_.context) * m.tps / 1e12;
   if (device_facts_.peak_tflops) m.mfu = 100 * m.tflops / *device_facts_.peak_tflops;
   // On a mesh storages are global; what one device needs is what its program was compiled to.
-  const int64_t compiled = train_step_->argument_bytes() + train_step_->temporary_bytes();
-  m.memory_gib = static_cast<double>(degrees_.devices() > 1 ? compiled : peak_memory_bytes(device_)) / (1 << 30);
+  const int64_t bytes =
+      degrees_.devices() > 1 ? train_step_->argument_bytes() + train_step_->temporary_bytes() : peak_memory_bytes(device_);
+  m.memory_gib = static_cast<double>(bytes) / (1 << 30);
   log_line(LogLevel::Info, console_line(m));
   if (metrics_file_) metrics_file_->write(m);
   seconds_since_log_ = 0;

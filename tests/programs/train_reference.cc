@@ -80,7 +80,9 @@ NamedTensors optimizer_steps(at::Device device, const SafetensorsReader& in) {
 
   device::Capture update("reference", [&](const Tensors& inputs) -> Tensors {
     Tensors gradients(inputs.begin() + 1, inputs.end());
-    const train::Clip clip = train::clip_factor(gradients, config.training.max_norm);
+    Tensors squares;
+    for (const at::Tensor& g : gradients) squares.push_back((g * g).sum());
+    const train::Clip clip = train::clip_factor(at::stack(squares), config.training.max_norm);
     for (at::Tensor& g : gradients) g = g * clip.factor;
     optimizer.update(gradients, inputs[0], at::isfinite(clip.norm));
     return {clip.norm, clip.factor};

@@ -1,5 +1,6 @@
 """What the Python tests share: where the checkout and its programs are, and how to run `flambeau`."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -34,3 +35,15 @@ def flambeau(flambeau_path, tmp_path):
         return done
 
     return run
+
+
+def inspect_program(text: str, path: pathlib.Path, *args: str, code: int = 0):
+    """What `inspect_program` says of a StableHLO text, which is written to `path`; with `code` 2, what it wrote to standard error."""
+    program = ROOT / "build" / "inspect_program"
+    assert program.exists(), f"{program} is not built; run `make build`"
+    path.write_text(text)
+    done = subprocess.run([program, path, *args], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    if "'tpu' is not installed" in done.stderr:
+        pytest.skip(f"NOT TESTED, libtpu is not installed: {done.stderr}")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr

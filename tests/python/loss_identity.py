@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 10
@@ -103,7 +104,7 @@ class Result:
     programs: dict[str, str]  # StableHLO texts by name
 
 
-def train(run: Run, extra: list[str] = [], config: str | None = None) -> Result:
+def train(run: Run, extra: Sequence[str] = ()) -> Result:
     """Trains; the StableHLO text of the step is among the result. Raises RuntimeError with all output when the run fails."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder, "metrics.jsonl")
@@ -166,12 +167,14 @@ def matrix(models: list[str]) -> list[Run]:
     return [run for run in runs if run != run.reference]
 
 
-def page(comparisons: list[Comparison]) -> str:
+def page(comparisons: list[Comparison], planned: int) -> str:
+    rates = ", ".join(f"{model} {rate:g}" for model, rate in LEARNING_RATES.items())
     lines = [
         "# Loss identity", "",
-        f"{STEPS} steps of {ROWS} rows of {CONTEXT} tokens of the debug models (learning rates " + ", ".join(f"{model} {rate:g}" for model, rate in LEARNING_RATES.items()) + f"), each run compared with the plainest one of its model and "
-        "dtype (one device, layers written out, one microbatch). The table holds the largest relative difference of the losses and of "
-        "the gradient norms over the steps. All runs begin with the same parameters, bit by bit. Written by `make loss-matrix`.", "",
+        f"{STEPS} steps of {ROWS} rows of {CONTEXT} tokens of the debug models (learning rates {rates}), each run compared with the plainest "
+        f"one of its model and dtype (one device, layers written out, one microbatch). The table holds the largest relative difference of the losses and of "
+        "the gradient norms over the steps. All runs begin with the same parameters, bit by bit. "
+        f"{len(comparisons)} of {planned} runs; written by `make loss-matrix`.", "",
         "Bounds: " + "; ".join(f"{dtype} {loss:g} and {norm:g}" for dtype, (loss, norm) in BOUNDS.items()) + ".", "",
         "| model | dtype | mesh | layers | accumulation | loss | gradient norm |", "|---|---|---|---|---|---|---|"]
     for c in comparisons:
@@ -196,7 +199,7 @@ def main() -> int:
         c = comparisons[-1]
         print(f"{i + 1}/{len(runs)} {'ok ' if c.holds else 'OUT'} {run.name}: loss {c.loss:.1e}, norm {c.norm:.1e}, "
               f"{'same' if c.same_start else 'OTHER'} start, {c.rematerializations} rematerializations, {result.seconds:.0f} s", flush=True)
-    options.page.write_text(page(comparisons))
+        options.page.write_text(page(comparisons, len(runs)))  # what there is, also of a matrix that is stopped
     failed = [c.run.name for c in comparisons if not c.holds]
     print(f"{len(comparisons) - len(failed)} of {len(comparisons)} runs within the bounds; {options.page}")
     for name in failed:

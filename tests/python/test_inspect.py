@@ -1,9 +1,9 @@
 """inspect_program: what compilers make of programs, as the tests of models and of sharding read it."""
 
-import json
-import subprocess
 
 import pytest
+
+from conftest import inspect_program
 
 TYPE = "tensor<2048x512xbf16>"
 PROGRAM = f"""
@@ -29,20 +29,9 @@ WHERE = {"cpu": ["--cpu", "8"], "tpu": ["--topology", "v5e:2x4"], "tpu, whole": 
 
 
 @pytest.fixture
-def inspect(root, tmp_path):
+def inspect(tmp_path):
     """inspect(text, "--cpu", "8") is the program's answer; with `code` 2, what it wrote to standard error."""
-
-    def run(text, *args, code=0):
-        program = root / "build" / "inspect_program"
-        assert program.exists(), f"{program} is not built; run `make build`"
-        (tmp_path / "program.mlir").write_text(text)
-        done = subprocess.run([str(program), str(tmp_path / "program.mlir"), *args], cwd=root, capture_output=True, text=True, timeout=600)
-        if "'tpu' is not installed" in done.stderr:
-            pytest.skip(f"NOT TESTED, libtpu is not installed: {done.stderr}")
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if code == 0 else done.stderr
-
-    return run
+    return lambda text, *args, code=0: inspect_program(text, tmp_path / "program.mlir", *args, code=code)
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -57,7 +57,6 @@ class Decoder : public Model {
   at::Tensor hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
   const nn::Weight& head() const override { return config_.tied ? embedding_ : head_; }
   Sizes sizes() const override;
-  int64_t vocabulary() const override { return config_.vocab_size; }
   int64_t max_context() const override { return config_.max_context; }
   double flops_per_token(int64_t context) const override;
   double causal_flops_per_token(int64_t context) const override;
