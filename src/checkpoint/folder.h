@@ -1,7 +1,7 @@
 // Checkpoints of a run: a folder with one subfolder `step-N` each.
 //
 //   model.safetensors      parameters under their own names
-//   optimizer.safetensors  <parameter>.exp_avg, <parameter>.exp_avg_sq, and rng.<device>: states of random generators
+//   optimizer.safetensors  <parameter>.<state> (exp_avg, exp_avg_sq; momentum_buffer), and rng.<device>: states of generators
 //   train_state.json       step, tokens seen, data cursor, and each file's size and checksum
 //
 // A checkpoint is written into a folder with another name, synced, and renamed last: `step-N` is whole or does not exist, at whatever moment

@@ -11,6 +11,7 @@
 #include "pjrt/pjrt.h"
 #include "runtime/engine.h"
 #include "train/metrics.h"
+#include "train/param_groups.h"
 #include "train/state.h"
 #include "train/trainer.h"
 
@@ -75,7 +76,10 @@ void check(const train::Config& config) {
              model->causal_flops_per_token(batching.context));
   fmt::print("# tokens a step: {} = {} microbatches x {} sequences x {}\n", train::with_commas(batching.tokens_per_step()),
              batching.accumulation, batching.sequences, batching.context);
-  fmt::print("# parameters and optimizer states: {:.2f} GiB\n", static_cast<double>(parameters) * 12 / (1 << 30));
+  const train::OptimizerOptions optimizer = train::optimizer_options(config.optimizer);
+  const size_t states = train::state_names(optimizer.algorithm, train::group_hyperparameters(config.optimizer)).size();
+  const size_t bytes = sizeof(float) + states * c10::elementSize(optimizer.state_dtype);  // of a parameter
+  fmt::print("# parameters and optimizer states: {:.2f} GiB\n", static_cast<double>(parameters) * static_cast<double>(bytes) / (1 << 30));
 }
 
 void doctor(const std::string& plugin) {

@@ -13,7 +13,8 @@ std::vector<bool> held_rows(int64_t global_batch, std::vector<bool> held) {
   if (global_batch < 1) raise<InvalidArgument>("[data] expected a batch of at least 1 sample, got {}; use a larger one", global_batch);
   if (held.empty()) held.assign(static_cast<size_t>(global_batch), true);
   if (std::ssize(held) != global_batch) {
-    raise<InvalidArgument>("[data] expected to be told of each of the {} rows of a batch whether it is read here, got {} entries",
+    raise<InvalidArgument>("[data] expected to be told of each of the {} rows of a batch whether it is read here, got {} entries; give one a row, or "
+                           "none to read all",
                            global_batch, held.size());
   }
   return held;

@@ -5,9 +5,7 @@
 //
 // FLAMBEAU_DUMP=folder makes any run write such files. Exit code 2 and one line on standard error when it does not compile;
 // a program that does not fit gives {"out_of_memory": the compiler's text}.
-#include <cctype>
 #include <charconv>
-#include <cstdio>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -114,7 +112,9 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
                         .time_limit = std::chrono::seconds(request.time_limit)};
   if (!request.wrap.empty()) job.attributes.emplace("wrap", request.wrap);
   if (request.slices > 1) {
-    if (!request.whole) raise<InvalidArgument>("expected --whole with --slices: the first phase of TPU's compiler ends its process for several slices");
+    if (!request.whole)
+      raise<InvalidArgument>("[inspect_program] expected --whole with --slices (the first phase of TPU's compiler ends its process for several "
+                             "slices), got none; add --whole");
     job.attributes.emplace("num_slices", request.slices);
   }
   pjrt::TopologyResult result = pjrt::compile_apart(job);
@@ -133,7 +133,7 @@ Compiled compile_for_cpu(const Request& request, const std::string& program, int
   const auto executable = client->compile(program, {.num_partitions = partitions});
   const pjrt::MemoryStats memory = executable->memory_stats();
   Compiled compiled{executable->optimized_hlo(), {}};
-  if (compiled.hlo.empty()) raise<InvalidArgument>("[inspect_program] this plugin does not give what it compiled");
+  if (compiled.hlo.empty()) raise<InvalidArgument>("[inspect_program] this plugin does not give what it compiled; choose another one with --plugin");
   compiled.notes = {
       {"memory", {{"total", memory.argument + memory.output - memory.alias + memory.temporary}, {"host", memory.host}}}};
   return compiled;
