@@ -1,7 +1,7 @@
 # The road into the project; `make help` lists it. The work is done by scripts/, which run only what is not done yet.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test asan tsan bench loss-matrix clean
+.PHONY: help setup build train test asan tsan bench loss-matrix plan-all clean
 
 # More of the command line of the program that is run, for example: make train ARGS="--training.steps 20"
 ARGS ?=
@@ -36,6 +36,9 @@ bench: ## compare a training step with PyTorch and JAX in the same run
 
 loss-matrix: build ## compare losses over meshes, loops, checkpoint policies and dtypes; writes docs/loss_identity.md
 	.venv/bin/python tests/python/loss_identity.py $(ARGS)
+
+plan-all: build ## plan every bundled configuration on the TPUs it is meant for; writes docs/plans.md
+	.venv/bin/python scripts/plan_all.py $(ARGS)
 
 clean: ## remove what was built; .venv and the downloads stay
 	rm -rf build build-asan build-tsan python/flambeau/_C.*.so

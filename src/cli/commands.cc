@@ -71,6 +71,9 @@ void check(const train::Config& config) {
   const train::Batching batching = train::batching(config, degrees.data_parallel());
   const int64_t parameters = model->parameters().elements();
   fmt::print("{}\n", train::to_toml(config));
+  const models::Sizes s = model->sizes();
+  fmt::print("# sizes: layers {}, dim {}, heads {}, kv_heads {}, ffn_dim {}, vocab_size {}\n", s.layers, s.dim, s.heads, s.kv_heads, s.ffn_dim,
+             s.vocab_size);
   fmt::print("# parameters: {}\n", train::with_commas(parameters));
   fmt::print("# FLOPs a token: {:.6g}; with the causal mask discounted: {:.6g}\n", model->flops_per_token(batching.context),
              model->causal_flops_per_token(batching.context));

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Plans every bundled configuration on the pods that it is meant for, and writes docs/plans.md (`make plan-all`).
+
+    scripts/plan_all.py [--only TEXT] [--jobs N] [--results FOLDER] [--output FILE]
+
+Each plan is one `flambeau plan FILE --topology POD ... --json RESULT`. A result that is newer than flambeau, the configuration and libtpu
+is taken as it is, so an interrupted run goes on where it ended.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import importlib.util
+import json
+import math
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FLAMBEAU = ROOT / "build" / "flambeau"
+DEVICES_A_CHIP = {"tpu7x": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    config: str
+    topology: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """As a user types it; the comment at the start of the configuration has the same line."""
+        return shlex.join(["flambeau", "plan", self.config, "--topology", self.topology, *self.overrides])
+
+    @property
+    def chips(self) -> int:
+        return math.prod(map(int, self.topology.partition(":")[2].split("x")))
+
+    @property
+    def devices(self) -> int:
+        return self.chips * DEVICES_A_CHIP.get(self.topology.partition(":")[0], 1)
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^\w.-]+", "-", f"{self.config.removeprefix('configs/')} {self.topology}")
+
+
+# The pods that configs/ are meant for, in the table's order.
+PLANS = (
+    Plan("configs/llama3/1b.toml", "v5e:2x4"),
+    Plan("configs/llama3/3b.toml", "v6e:2x4"),
+    Plan("configs/llama3/8b.toml", "v5e:4x4"),
+    Plan("configs/llama3/70b.toml", "v6e:16x16"),
+    Plan("configs/llama3/70b.toml", "tpu7x:4x4x4"),
+    Plan("configs/llama3/405b.toml", "v5p:8x8x16"),
+    Plan("configs/llama3/405b.toml", "v5p:16x16x24", ("--parallelism.data_parallel_replicate_degree", "3")),
+    Plan("configs/qwen3/0.6b.toml", "v5e:2x2"),
+    Plan("configs/qwen3/1.7b.toml", "v5e:2x4"),
+    Plan("configs/qwen3/4b.toml", "v6e:2x4"),
+    Plan("configs/qwen3/8b.toml", "v6e:4x4"),
+    Plan("configs/qwen3/14b.toml", "v5p:4x4x4"),
+    Plan("configs/qwen3/32b.toml", "v5p:4x4x8"),
+)
+
+
+# ---- running -------------------------------------------------------------------------------------------------------------
+
+
+def inputs_of(plan):
+    """What a result depends on, as files."""
+    libtpu = importlib.util.find_spec("libtpu")
+    return [FLAMBEAU, ROOT / plan.config] + ([pathlib.Path(libtpu.origin)] if libtpu and libtpu.origin else [])
+
+
+def run(plan, results, timeout):
+    """The report of `flambeau plan`, or {"failure": its message}."""
+    file = results / f"{plan.name}.json"
+    if not (file.exists() and all(i.stat().st_mtime < file.stat().st_mtime for i in inputs_of(plan))):
+        file.unlink(missing_ok=True)
+        command = [FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *plan.overrides, "--json", file]
+        begin = time.perf_counter()
+        try:
+            done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return {"failure": f"took more than {timeout} s (--timeout)"}
+        # That it does not fit is an answer too: then there is a file whatever the exit code is.
+        if not file.exists():
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing was said"]
+            return {"failure": f"exit code {done.returncode}: {said[-1]}"}
+        print(f"{plan.command}: {time.perf_counter() - begin:.1f} s", flush=True)
+    return json.loads(file.read_text())
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------------
+
+
+COLUMNS = ("configuration", "pod", "mesh", "tokens a step", "HBM GiB a device", "of", "TFLOP", "HBM GB moved", "collectives GB",
+           "step s, estimate", "tokens/s/chip", "MFU", "planned in s")
+
+
+def cells(plan, report):
+    gib = lambda n: f"{n / 2**30:.1f}"
+    first = [f"`{plan.config}`", plan.topology]
+    if "failure" in report:
+        return first + [report["failure"].replace("|", "\\|")] + [""] * (len(COLUMNS) - 3)
+    memory, work, estimate = report["memory"], report["work"], report["estimate"]
+    step_s = estimate["step_s"]
+    tokens_a_chip = report["tokens_per_step"] / report["chips"]
+    mfu = report["model_flops"] / (step_s * report["peak_flops"]) if step_s * report["peak_flops"] > 0 else math.nan
+    used = gib(memory["total"]) if memory["total"] <= memory["limit"] or memory["limit"] == 0 else f"**{gib(memory['total'])}**"
+    return first + [mesh_of(report["mesh"]), f"{report['tokens_per_step']:,}", used, gib(memory["limit"]), f"{work['flops'] / 1e12:.1f}",
+                    f"{work['hbm_bytes'] / 1e9:.0f}", f"{work['collective_bytes'] / 1e9:.1f}", f"{step_s:.2f}",
+                    f"{tokens_a_chip / step_s:,.0f}", f"{mfu:.0%}", f"{report['planned_s']:.0f}"]
+
+
+def mesh_of(mesh):
+    """A list of pairs or of objects with two values, or an object: [["shard", 16]], [{"axis": "shard", "size": 16}], {"shard": 16}."""
+    pairs = mesh.items() if isinstance(mesh, dict) else [tuple(p.values()) if isinstance(p, dict) else tuple(p) for p in mesh]
+    return " x ".join(f"{axis} {degree}" for axis, degree in pairs if degree > 1) or "1 device"
+
+
+def page(plans, reports):
+    rows = [cells(plan, report) for plan, report in zip(plans, reports)]
+    sources = sorted({r["source"] for r in reports if "source" in r})
+    lines = ["# Plans of the bundled configurations", "",
+             "Made by `make plan-all`: what the compiler for these TPUs, or the analytic mode, says of a training step, without a TPU. HBM is",
+             "of one device, bold where it does not fit; work is of one device and one step, with what is made again in the backward pass.",
+             "Times, and what is computed from them, are estimates. [planning.md](planning.md) says how to read a plan.", "",
+             f"Memory and work by: {'; '.join(sources) or 'nothing, all failed'}.", "",
+             "| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    lines += ["", "The commands:", "", "<!-- test: skip: minutes of compilation -->", "```sh", *(plan.command for plan in plans), "```", ""]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this; the page is not written")
+    parser.add_argument("--jobs", type=int, default=1, help="plans at a time (default: 1)")
+    parser.add_argument("--timeout", type=int, default=1800, metavar="S", help="longest plan (default: 1800)")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "outputs" / "plans", help="folder of the reports")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "plans.md")
+    options = parser.parse_args()
+    if not FLAMBEAU.exists():
+        sys.exit(f"{FLAMBEAU} is not built; run `make build`")
+    plans = [plan for plan in PLANS if options.only in plan.command]
+    if not plans:
+        sys.exit(f"no plan's command contains {options.only!r}")
+    options.results.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        reports = list(pool.map(lambda plan: run(plan, options.results, options.timeout), plans))
+    if options.only:
+        print(page(plans, reports))
+    else:
+        options.output.write_text(page(plans, reports))
+        print(f"wrote {options.output}")
+    failed = [f"{plan.command}: {report['failure']}" for plan, report in zip(plans, reports) if "failure" in report]
+    sys.exit("\n".join(failed) if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
