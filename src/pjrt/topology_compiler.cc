@@ -106,30 +106,29 @@ int64_t integer_of(const Attributes& attributes, const std::string& name) {
   return value == nullptr ? 0 : *value;
 }
 
-TopologyResult compile_here(const fs::path& folder) {
+// The job in `folder`. `result` holds what is known so far when this raises.
+void compile_here(const fs::path& folder, TopologyResult& result) {
   TopologyJob job = read_job(folder);
   const Plugin& plugin = Plugin::load(job.plugin);
   const auto topology = Topology::create(plugin, job.topology, job.attributes);
-  TopologyResult result;
   result.device_count = static_cast<int>(topology->devices().size());
   if (!topology->devices().empty()) {
     const Device& first = topology->devices().front();
     result.device_kind = first.kind;
     result.device_memory = integer_of(first.attributes, "device_memory_bytes_limit");
   }
+  // The first phase's output has no memory figures, and neither has a program that does not fit: XLA's own reports have.
+  job.options.overrides.try_emplace("xla_dump_to", (folder / "dump").string());
+  job.options.overrides.try_emplace("xla_dump_hlo_as_text", true);   // the reports
+  job.options.overrides.try_emplace("xla_dump_hlo_as_proto", true);  // the module
   if (job.whole) {
     Topology::Compiled compiled = topology->compile(job.program, job.options);
     result.optimized_hlo = std::move(compiled.optimized_hlo);
-    const MemoryStats& memory = compiled.memory;
-    result.memory = {.total = memory.total, .host = memory.host};
+    result.memory = {.total = compiled.memory.total, .host = compiled.memory.host};
   } else {
-    // The phase's output has no memory figures: XLA's own report has.
-    job.options.overrides.try_emplace("xla_dump_to", (folder / "dump").string());
-    job.options.overrides.try_emplace("xla_dump_hlo_as_text", true);
     result.optimized_hlo = topology->first_phase(job.program, job.options);
-    result.memory = read_memory_report(folder / "dump");
   }
-  return result;
+  read_dump(folder / "dump", result);
 }
 
 }  // namespace
@@ -156,8 +155,10 @@ TopologyResult compile_apart(const TopologyJob& job) {
     TopologyResult result = read_result(folder.path());
     result.diagnostics = diagnostics;
     return result;
-  } catch (const OutOfMemory&) {
-    throw;
+  } catch (const DoesNotFit& error) {
+    TopologyResult told = error.told();
+    told.diagnostics = diagnostics;
+    throw DoesNotFit(error.what(), std::move(told));
   } catch (const PluginError& error) {
     if (diagnostics.empty()) throw;
     raise<PluginError>("{}\n{}", error.what(), last_lines(diagnostics));  // some say there what was wrong
@@ -178,11 +179,14 @@ void prepare_to_compile_for_tpu() {
 int run_topology_job(const fs::path& folder) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody wants the result of a parent that is gone
   prepare_to_compile_for_tpu();
+  TopologyResult result;
   try {
-    write_result(folder, compile_here(folder));
+    compile_here(folder, result);
+    write_result(folder, result);
     return 0;
   } catch (const OutOfMemory& error) {
-    write_failure(folder, JobEnd::OutOfMemory, error.what());
+    read_dump(folder / "dump", result);
+    write_result(folder, result, error.what());
   } catch (const InvalidArgument& error) {
     write_failure(folder, JobEnd::Invalid, error.what());
   } catch (const std::exception& error) {

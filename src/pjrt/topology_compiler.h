@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "pjrt/pjrt.h"
 
@@ -39,13 +40,27 @@ struct MemoryUsage {
 struct TopologyResult {
   std::string optimized_hlo = {};          // a serialized xla.HloModuleProto
   std::optional<MemoryUsage> memory = {};  // none where the compiler does not tell
-  std::string diagnostics = {};            // what the compiler wrote to standard error
+  // XLA's own reports, as text; empty where the compiler wrote none. hlo/compiled/buffers.h reads them.
+  std::string buffer_assignment = {};  // every buffer: where it lies, how large it is, whose value it holds
+  std::string live_ranges = {};        // from when to when each value is needed
+  std::string diagnostics = {};        // what the compiler wrote to standard error
   int device_count = 0;                    // of the topology
   std::string device_kind = {};            // "TPU v5 lite"
   int64_t device_memory = 0;               // bytes a program may use of one device; 0 where not told
 };
 
-// Compiles in a child and waits. OutOfMemory when the program does not fit a device; PluginError with the compiler's
+// A program that needs more memory than a device has, with what the compiler told of it before it gave up: its memory
+// usage, reports and module, where it wrote them.
+class DoesNotFit : public OutOfMemory {
+ public:
+  DoesNotFit(const std::string& text, TopologyResult told) : OutOfMemory(text), told_(std::move(told)) {}
+  const TopologyResult& told() const { return told_; }
+
+ private:
+  TopologyResult told_;
+};
+
+// Compiles in a child and waits. DoesNotFit when the program needs too much memory; PluginError with the compiler's
 // text when it refuses the program or the topology, and with the end of what it wrote when it crashed or ran out of time;
 // InvalidArgument for impossible options and when the program `topology_compiler` is not beside the running one
 // (FLAMBEAU_TOPOLOGY_COMPILER may name it).

@@ -36,6 +36,8 @@ class ScriptedCompiler : public testing::Test {
 TEST_F(ScriptedCompiler, GivesTheResultAndWhatWasWritten) {
   const TopologyResult want{.optimized_hlo = std::string("a\0b", 3),
                             .memory = MemoryUsage{.total = int64_t{1} << 40, .host = 7},
+                            .buffer_assignment = "BufferAssignment:\n",
+                            .live_ranges = "HloLiveRange",
                             .device_count = 8,
                             .device_kind = "TPU v5 lite",
                             .device_memory = 16};
@@ -46,6 +48,8 @@ TEST_F(ScriptedCompiler, GivesTheResultAndWhatWasWritten) {
   EXPECT_EQ(got.optimized_hlo, want.optimized_hlo);
   EXPECT_EQ(got.memory->total, want.memory->total);
   EXPECT_EQ(got.memory->host, 7);
+  EXPECT_EQ(got.buffer_assignment, want.buffer_assignment);
+  EXPECT_EQ(got.live_ranges, want.live_ranges);
   EXPECT_EQ(got.device_count, 8);
   EXPECT_EQ(got.device_kind, want.device_kind);
   EXPECT_EQ(got.device_memory, 16);
@@ -70,8 +74,18 @@ TEST_F(ScriptedCompiler, FailsAsTheCompilerDid) {
     EXPECT_THAT(message, HasSubstr(c.want));
     EXPECT_LT(message.size(), 3000u);
   }
-  be("echo '{\"end\":1,\"text\":\"too large\"}' > $1/result");
-  EXPECT_EQ(message_of<OutOfMemory>([&] { compile_apart(job_); }), "too large");
+  const TemporaryFolder prepared;
+  write_result(prepared.path, {.optimized_hlo = "module", .memory = MemoryUsage{.total = 5}}, "too large");
+  be("echo a remark >&2; cp " + prepared.path.string() + "/* $1");
+  try {
+    compile_apart(job_);
+    ADD_FAILURE() << "it fits";
+  } catch (const DoesNotFit& error) {
+    EXPECT_STREQ(error.what(), "too large");
+    EXPECT_EQ(error.told().optimized_hlo, "module");
+    EXPECT_EQ(error.told().memory->total, 5);
+    EXPECT_EQ(error.told().diagnostics, "a remark\n");
+  }
   be("echo '{\"end\":2,\"text\":\"impossible\"}' > $1/result");
   EXPECT_EQ(message_of<InvalidArgument>([&] { compile_apart(job_); }), "impossible");
 }
@@ -113,19 +127,34 @@ TEST(TopologyJob, GoesThroughFilesUnchanged) {
   EXPECT_TRUE(read.whole);
 }
 
-TEST(TopologyJob, ReadsTheMemoryReport) {
+TEST(TopologyJob, ReadsWhatXlaWrote) {
   const TemporaryFolder folder;
-  EXPECT_FALSE(read_memory_report(folder.path / "nowhere"));
-  EXPECT_FALSE(read_memory_report(folder.path));
-  folder.add("module_0000.m.after_optimizations.txt", "HloModule m\nTotal bytes: 5\n");
-  folder.add("module_0000.m.after_optimizations-memory-usage-report.txt",
-             "Memory Space: default (color=0)\nTotal bytes: 1118720 (1.07MiB)\n  0 4 5\n\n"
-             "Memory Space: vmem (color=1)\nTotal bytes: 851968 (832.0KiB)\n\nMemory Space: host (color=4)\nTotal bytes: "
-             "4096 (4KiB)\n");
-  const auto usage = read_memory_report(folder.path);
-  ASSERT_TRUE(usage);
-  EXPECT_EQ(usage->total, 1118720);
-  EXPECT_EQ(usage->host, 4096);
+  TopologyResult result;
+  read_dump(folder.path / "nowhere", result);
+  read_dump(folder.path, result);
+  EXPECT_FALSE(result.memory);
+  folder.add("module_0000.m.after_optimizations-buffer-assignment-values.txt", "BufferAssignment: no, its values");
+  folder.add("module_0000.small.after_optimizations-buffer-assignment.txt", "BufferAssignment:\n");
+  folder.add("module_0001.m.after_optimizations-buffer-assignment.txt",
+             "BufferAssignment:\nallocation 0: size 1024, page 0, thread-local:\n value: <1 a @0> (size=7,offset=0): pred[]\n"
+             "allocation 1: size 1118720, page 0, parameter 0, shape |f32[6]| at ShapeIndex {}:\n"
+             "allocation 2: size 512, color 1, page 0, preallocated-temp:\nallocation 3: size 4096, color 4, page 0:\n"
+             "allocation 4: size 80, page 0, preallocated-temp:\n");
+  folder.add("module_0001.m.after_optimizations-live-range.txt", "HloLiveRange");
+  folder.add("module_0001.m.after_optimizations.hlo.pb", ProtoWriter().bytes(1, "the module").str());
+  read_dump(folder.path, result);
+  ASSERT_TRUE(result.memory);
+  EXPECT_EQ(result.memory->total, 1118800);
+  EXPECT_EQ(result.memory->host, 4096);
+  EXPECT_EQ(result.live_ranges, "HloLiveRange");
+  EXPECT_EQ(result.optimized_hlo, "the module");
+}
+
+TEST(TopologyJob, DoesNotBelieveAnyReport) {
+  for (const char* text : {"", "allocation 1: size 5, page 0", "BufferAssignment:\nallocation 1: size -5, page 0",
+                           "BufferAssignment:\nallocation 1: size 9223372036854775807, page 0\nallocation 2: size 1, page 0"})
+    EXPECT_FALSE(memory_usage(text)) << text;
+  EXPECT_EQ(memory_usage("BufferAssignment:\nallocation 1: size many, page 0")->total, 0);
 }
 
 TEST(FirstPhase, NeedsAPluginThatHasPhases) {
@@ -174,13 +203,23 @@ TEST_F(TpuCompiler, GivesModuleAndMemoryOfEitherWay) {
     ASSERT_TRUE(result.memory);
     EXPECT_GE(result.memory->total, 3 * kArray);
     EXPECT_LT(result.memory->total, 3 * kArray + (1 << 20));
+    EXPECT_EQ(memory_usage(result.buffer_assignment)->total, result.memory->total);
+    EXPECT_THAT(result.live_ranges, HasSubstr("BufferLiveRange:"));
   }
 }
 
 TEST_F(TpuCompiler, SaysThatAProgramDoesNotFit) {
   job.program = sum_of("65536x32768xf32", "[{}, {}]");  // 8 GiB each, on every device
-  EXPECT_THAT(message_of<OutOfMemory>([&] { compile_apart(job); }),
-              AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("15.7")));
+  try {
+    compile_apart(job);
+    ADD_FAILURE() << "it fits";
+  } catch (const DoesNotFit& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("15.7")));
+    ASSERT_TRUE(error.told().memory);
+    EXPECT_GE(error.told().memory->total, int64_t{24} << 30);
+    EXPECT_EQ(proto_field(error.told().optimized_hlo, 1), "m");
+    EXPECT_GT(error.told().device_memory, int64_t{15} << 30);
+  }
 }
 
 TEST_F(TpuCompiler, PassesItsRefusalsOn) {

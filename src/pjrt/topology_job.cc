@@ -1,17 +1,19 @@
 #include "pjrt/topology_job.h"
 
 #include <charconv>
-#include <sstream>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "base/wire.h"
 
 namespace flambeau::pjrt {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kLargestReport = size_t{1} << 30;
 
 // A value of a variant as [index of its type, value].
 template <class... T>
@@ -84,9 +86,12 @@ TopologyJob read_job(const std::filesystem::path& folder) {
   return result;
 }
 
-void write_result(const std::filesystem::path& folder, const TopologyResult& result) {
+void write_result(const std::filesystem::path& folder, const TopologyResult& result, const std::string& does_not_fit) {
   write_file_atomically(folder / "hlo", result.optimized_hlo);
-  json content = {{"end", JobEnd::Compiled},
+  write_file_atomically(folder / "buffers", result.buffer_assignment);
+  write_file_atomically(folder / "ranges", result.live_ranges);
+  json content = {{"end", does_not_fit.empty() ? JobEnd::Compiled : JobEnd::OutOfMemory},
+                  {"text", does_not_fit},
                   {"device_count", result.device_count},
                   {"device_kind", result.device_kind},
                   {"device_memory", result.device_memory}};
@@ -102,11 +107,12 @@ TopologyResult read_result(const std::filesystem::path& folder) {
   try {
     const json content = json::parse(read_file(folder / "result"));
     const auto end = content.at("end").get<JobEnd>();
-    if (end == JobEnd::OutOfMemory) throw OutOfMemory(content.at("text").get<std::string>());
     if (end == JobEnd::Invalid) throw InvalidArgument(content.at("text").get<std::string>());
     if (end == JobEnd::Refused) throw PluginError(content.at("text").get<std::string>());
     TopologyResult result{.optimized_hlo = read_file(folder / "hlo"),
                           .memory = {},
+                          .buffer_assignment = read_file(folder / "buffers"),
+                          .live_ranges = read_file(folder / "ranges"),
                           .diagnostics = {},
                           .device_count = content.at("device_count"),
                           .device_kind = content.at("device_kind"),
@@ -115,6 +121,7 @@ TopologyResult read_result(const std::filesystem::path& folder) {
       const json& memory = content["memory"];
       result.memory = MemoryUsage{.total = memory.at(0), .host = memory.at(1)};
     }
+    if (end == JobEnd::OutOfMemory) throw DoesNotFit(content.at("text").get<std::string>(), std::move(result));
     return result;
   } catch (const json::exception& error) {
     raise<PluginError>("[topology_compiler] the compiler's process left a result that is not whole: {}", error.what());
@@ -123,26 +130,45 @@ TopologyResult read_result(const std::filesystem::path& folder) {
   }
 }
 
-// XLA writes a section for each kind of memory:
-//   Memory Space: default (color=0)
-//   Total bytes: 1118720 (1.07MiB)
-// Color 0 is the device's large memory, 4 the host's; the others are on the chip.
-std::optional<MemoryUsage> read_memory_report(const std::filesystem::path& folder) {
-  constexpr std::string_view kName = "memory-usage-report.txt", kTotal = "Total bytes: ";
-  std::optional<MemoryUsage> usage;
-  std::error_code missing;
-  for (const auto& file : std::filesystem::directory_iterator(folder, missing)) {
-    if (!file.path().native().ends_with(kName)) continue;
-    usage.emplace();
-    std::istringstream lines(read_file(file.path()));
-    int64_t* total = nullptr;  // of the section
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("Memory Space: ")) {
-        total = line.ends_with("(color=0)") ? &usage->total : line.ends_with("(color=4)") ? &usage->host : nullptr;
-      } else if (line.starts_with(kTotal) && total != nullptr) {
-        std::from_chars(line.data() + kTotal.size(), line.data() + line.size(), *total);
-      }
+void read_dump(const std::filesystem::path& folder, TopologyResult& result) {
+  // The largest file of that name: a compiler may write of small programs of its own besides.
+  auto read = [&](std::string_view name) -> std::string {
+    std::filesystem::path best;
+    uintmax_t size = 0;
+    std::error_code error;
+    for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+      const uintmax_t its = file.path().native().ends_with(name) ? file.file_size(error) : 0;
+      if (error || its <= size) continue;
+      best = file.path();
+      size = its;
     }
+    return best.empty() ? std::string() : read_file(best, kLargestReport);
+  };
+  result.buffer_assignment = read("after_optimizations-buffer-assignment.txt");
+  result.live_ranges = read("after_optimizations-live-range.txt");
+  if (!result.memory) result.memory = memory_usage(result.buffer_assignment);
+  if (result.optimized_hlo.empty()) result.optimized_hlo = proto_field(read("after_optimizations.hlo.pb"), 1);
+}
+
+// A line for each allocation: "allocation 7: size 1024, color 1, page 0, preallocated-temp:". Color 0, which is not said, is
+// the device's large memory, 4 the host's; the others are on the chip. Memory of a thread comes and goes in a fusion.
+std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment) {
+  constexpr std::string_view kAllocation = "allocation ", kSize = ": size ", kColor = ", color ";
+  if (buffer_assignment.find("BufferAssignment") == std::string_view::npos) return std::nullopt;
+  MemoryUsage usage;
+  for (size_t start = 0; start < buffer_assignment.size();) {
+    const size_t end = std::min(buffer_assignment.find('\n', start), buffer_assignment.size());
+    const std::string_view line = buffer_assignment.substr(start, end - start);
+    start = end + 1;
+    const size_t size_at = line.find(kSize), color_at = line.find(kColor);
+    if (!line.starts_with(kAllocation) || size_at == std::string_view::npos) continue;
+    if (line.find("thread-local") != std::string_view::npos) continue;
+    int64_t size = 0, color = 0;
+    std::from_chars(line.data() + size_at + kSize.size(), line.data() + line.size(), size);
+    if (color_at != std::string_view::npos)
+      std::from_chars(line.data() + color_at + kColor.size(), line.data() + line.size(), color);
+    int64_t* const total = color == 0 ? &usage.total : color == 4 ? &usage.host : nullptr;
+    if (total != nullptr && (size < 0 || __builtin_add_overflow(*total, size, total))) return std::nullopt;
   }
   return usage;
 }

@@ -1,11 +1,13 @@
 // The files through which compile_apart and its child talk. Internal to src/pjrt.
 //
-// In a folder: `job` (JSON) and `program` from the parent; `result` (JSON) and `hlo` from the child, which writes `result`
-// last; `stderr`; `dump`, where XLA writes its reports.
+// In a folder: `job` (JSON) and `program` from the parent; `result` (JSON), `hlo`, `buffers` and `ranges` from the child,
+// which writes `result` last; `stderr`; `dump`, where XLA writes its reports.
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "pjrt/topology_compiler.h"
 
@@ -16,13 +18,17 @@ TopologyJob read_job(const std::filesystem::path& folder);
 
 enum class JobEnd { Compiled, OutOfMemory, Invalid, Refused };
 
-void write_result(const std::filesystem::path& folder, const TopologyResult& result);
+// `does_not_fit`: the compiler's text when that was the end; empty: the program is compiled.
+void write_result(const std::filesystem::path& folder, const TopologyResult& result, const std::string& does_not_fit = {});
 void write_failure(const std::filesystem::path& folder, JobEnd end, const std::string& text);
 
 // What the child wrote; raises what it met. PluginError where the file is not whole.
 TopologyResult read_result(const std::filesystem::path& folder);
 
-// What a compiler's "memory usage report" in `folder` says; none where there is no such report.
-std::optional<MemoryUsage> read_memory_report(const std::filesystem::path& folder);
+// Fills in what XLA's files in `folder` say and `result` does not know yet: the reports, memory usage, the module.
+void read_dump(const std::filesystem::path& folder, TopologyResult& result);
+
+// What the report of buffers says is needed; none where it is no such report.
+std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment);
 
 }  // namespace flambeau::pjrt
