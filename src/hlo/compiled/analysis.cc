@@ -1,6 +1,7 @@
 #include "hlo/compiled/analysis.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -42,6 +43,15 @@ bool in_all_reduce_scatter(const Scope& scope) {
     if (s->call == nullptr || s->call->opcode == "while") return false;
   }
   return false;
+}
+
+// Whether TPU's compiler begins `i` here and lets it go on within what runs next, which may be a loop: the fusions there, and the one
+// that waits for its end, hold the same instruction again.
+bool begins_and_goes_on(const Computation& computation, const Instruction& i) {
+  const auto index = static_cast<int>(&i - computation.instructions.data());
+  return std::any_of(computation.instructions.begin(), computation.instructions.end(), [&](const Instruction& user) {
+    return user.custom_call_target == "AsyncCollectiveStart" && std::count(user.operands.begin(), user.operands.end(), index) > 0;
+  });
 }
 
 // The longest way around from device to device. Each device sends to one: no step is taken twice.
@@ -123,7 +133,10 @@ class Walker {
   }
 
   void add_collective(const Scope& scope, const Instruction& i, std::string_view kind, int loop) {
-    if (i.channel != 0 && !seen_.emplace(i.channel, loop).second) return;
+    if (i.channel != 0) {
+      if (goes_on(i.channel, loop) || !seen_.emplace(i.channel, loop).second) return;
+      if (begins_and_goes_on(scope.computation, i)) begun_.emplace(i.channel, loop);
+    }
     if (kind == "all-reduce" && in_all_reduce_scatter(scope)) kind = "reduce-scatter";
     Collective c{.kind = std::string(kind),
                  .type = {},
@@ -145,10 +158,20 @@ class Walker {
     analysis_.collectives.push_back(std::move(c));
   }
 
+  // Whether an instruction of this channel in `loop` is part of a collective that began there or around it.
+  bool goes_on(int64_t channel, int loop) const {
+    const auto [first, last] = begun_.equal_range(channel);
+    const std::vector<int> around = analysis_.nest(loop);
+    return std::any_of(first, last, [&](const auto& begun) {
+      return begun.second == -1 || std::find(around.begin(), around.end(), begun.second) != around.end();
+    });
+  }
+
   const Module& module_;
   int64_t device_count_;
   int64_t visits_ = 0;
   std::set<std::pair<int64_t, int>> seen_;  // channel, loop
+  std::multimap<int64_t, int> begun_;        // the same, of those that go on after their first instruction
   Analysis analysis_;
 };
 

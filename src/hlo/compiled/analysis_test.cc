@@ -200,6 +200,33 @@ TEST(Analysis, CountsAnAsynchronousCollectiveOnce) {
   EXPECT_EQ(analysis.collectives[1].kind, "all-gather");
 }
 
+// Begun in the entry, going on in a loop of six turns, waited for behind it; one that lies in the loop alone runs six times.
+TEST(Analysis, CountsACollectiveThatSpansALoopOnce) {
+  const std::string f32 = shape(kF32, {4}), state = tuple({shape(kS32)}), channel = integer_field(26, 5), other = integer_field(26, 6);
+  const auto begins = [](const char* target) { return ProtoWriter().bytes(28, target).str(); };
+  const std::string m = module(
+      {computation(1, {parameter(10, f32), instruction(11, "all-gather", f32, {10}, channel),
+                       instruction(12, "custom-call", f32, {11}, begins("AsyncCollectiveStart"))}, 12),
+       computation(2, {parameter(20, f32), instruction(21, "all-gather", f32, {20}, channel)}, 21),
+       computation(3, {parameter(30, f32), instruction(31, "all-gather", f32, {30}, channel),
+                       instruction(32, "custom-call", f32, {31}, begins("AsyncCollectiveDone"))}, 32),
+       computation(4, {parameter(40, state), element(41, 40, 0), constant(42, 1), instruction(43, "add", shape(kS32), {41, 42}),
+                       instruction(44, "iota", f32, {}), instruction(45, "fusion", f32, {44}, calls({2})),
+                       instruction(46, "all-reduce", f32, {44}, other), instruction(47, "tuple", state, {43})}, 47),
+       computation(5, {parameter(50, state), element(51, 50, 0), constant(52, 6),
+                       instruction(53, "compare", shape(kPred), {51, 52}, ProtoWriter().bytes(63, "LT").str())}, 53),
+       computation(6, {parameter(60, f32), instruction(61, "fusion", f32, {60}, calls({1})), constant(62, 0),
+                       instruction(63, "tuple", state, {62}), instruction(64, "while", state, {63}, calls({4, 5})),
+                       instruction(65, "fusion", f32, {61}, calls({3}))}, 65)},
+      6);
+  const Analysis analysis = analyze(parse_module(m), 4);
+  ASSERT_EQ(analysis.collectives.size(), 2u);
+  EXPECT_EQ(analysis.collectives[0].kind, "all-gather");
+  EXPECT_EQ(analysis.runs(analysis.collectives[0].loop), 1);
+  EXPECT_EQ(analysis.collectives[1].kind, "all-reduce");
+  EXPECT_EQ(analysis.runs(analysis.collectives[1].loop), 6);
+}
+
 TEST(Analysis, CountsMultiplyAddsThatCount) {
   const struct {
     const char* what;
