@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/planner.h"
 #include "train/config.h"
 
 namespace flambeau::cli {
@@ -17,6 +18,9 @@ void train(const train::Config& config);
 
 // Validates, and prints the resolved configuration, parameters and FLOPs a token.
 void check(const train::Config& config);
+
+// Plans.
+void plan(const train::Config& config, const plan::PlanOptions& options);
 
 // Prints versions, the plugin and its devices, and whether a matrix product comes out right. `plugin` as pjrt::find_plugin takes it.
 void doctor(const std::string& plugin);

@@ -29,7 +29,12 @@ int run(int argc, char** argv) {
   std::string file, plugin, folder;
   CLI::App* train = app.add_subcommand("train", "Train the model of a configuration; goes on from its newest checkpoint");
   CLI::App* check = app.add_subcommand("check", "Validate a configuration; print it resolved, with parameters and FLOPs a token");
-  for (CLI::App* command : {train, check}) {
+  plan::PlanOptions planning;
+  CLI::App* plan = app.add_subcommand("plan", "Compile the training step for a TPU pod that is not here: memory, collectives, time");
+  plan->add_option("--topology", planning.topology, "the pod: v5e:4x4, v5p-2048")->required();
+  plan->add_option("--slices", planning.slices, "so many of them");
+  plan->add_option("--write-program", planning.write_program, "also write the program, StableHLO text, here");
+  for (CLI::App* command : {train, check, plan}) {
     command->add_option("config", file, "TOML file, for example configs/llama3/debug.toml")->required();
     command->allow_extras();
     command->footer(keys);
@@ -48,6 +53,7 @@ int run(int argc, char** argv) {
   }
   if (*train) cli::train(cli::configure(file, train->remaining()));
   if (*check) cli::check(cli::configure(file, check->remaining()));
+  if (*plan) cli::plan(cli::configure(file, plan->remaining()), planning);
   if (*doctor) cli::doctor(plugin);
   if (*inspect) cli::inspect(folder);
   return 0;

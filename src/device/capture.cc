@@ -145,6 +145,8 @@ std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& input
   return impl_->run(refs);
 }
 
+const runtime::StepProgram* Capture::program() const { return impl_->last.get(); }
+
 int64_t Capture::temporary_bytes() const { return impl_->memory().temporary; }
 
 int64_t Capture::argument_bytes() const { return impl_->memory().argument; }

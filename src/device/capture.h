@@ -19,6 +19,10 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace flambeau::runtime {
+class StepProgram;
+}
+
 namespace flambeau::device {
 
 class Capture {
@@ -37,6 +41,8 @@ class Capture {
   // Inputs of other shapes than those recorded are an InvalidArgument.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
 
+  // The program that is replayed; null before there is one, and for a function on the CPU.
+  const runtime::StepProgram* program() const;
   // Bytes of the program's temporaries on the device, as compiled; 0 before there is a program, and for a function on the CPU.
   int64_t temporary_bytes() const;
   // The same of its arguments: state and inputs.

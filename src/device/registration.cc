@@ -8,6 +8,7 @@
 #include "device/allocator.h"
 #include "device/device.h"
 #include "device/register.h"
+#include "device/scope.h"
 
 namespace flambeau::device {
 namespace {
@@ -70,6 +71,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     register_ops();
     register_table();
     register_attention();
+    runtime::set_site_source(&current_scope);
     return true;
   }();
   (void)registered;

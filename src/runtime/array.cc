@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/ranges.h>
 
@@ -66,16 +67,25 @@ std::vector<const Box*> distinct(const std::vector<Box>& boxes) {
 
 }  // namespace
 
-DeviceMesh DeviceMesh::over(const pjrt::Client& client, hlo::Mesh mesh) {
+DeviceMesh DeviceMesh::elsewhere(int64_t device_count, hlo::Mesh mesh) {
   const int64_t size = mesh.size();
-  if (size < 1 || static_cast<size_t>(size) > client.devices().size()) {
+  if (size < 1 || size > device_count) {
     std::vector<std::string> axes;
     for (const hlo::MeshAxis& axis : mesh.axes) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
-    raise<InvalidArgument>("[mesh] expected a mesh of at most the {} devices of the plugin, got {} devices ({}); choose smaller degrees",
-                           client.devices().size(), size, fmt::join(axes, " x "));
+    raise<InvalidArgument>("[mesh] expected a mesh of at most the {} devices there are, got {} devices ({}); choose smaller degrees",
+                           device_count, size, fmt::join(axes, " x "));
   }
   DeviceMesh result;
   result.mesh = std::move(mesh);
+  result.device_ids.resize(static_cast<size_t>(size));
+  std::iota(result.device_ids.begin(), result.device_ids.end(), 0);
+  return result;
+}
+
+DeviceMesh DeviceMesh::over(const pjrt::Client& client, hlo::Mesh mesh) {
+  DeviceMesh result = elsewhere(std::ssize(client.devices()), std::move(mesh));
+  result.device_ids.clear();
+  const int64_t size = result.mesh.size();
   for (int64_t position = 0; position < size; ++position) {
     const pjrt::Device& device = client.devices()[static_cast<size_t>(position)];
     result.device_ids.push_back(device.id);

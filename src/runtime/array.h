@@ -1,5 +1,6 @@
 // Values on devices: an Array is one immutable buffer a device, each holding the part of a global array that a sharding gives it.
 //
+// Where the target is not here (engine.h) an Array has a layout and no buffers.
 // Without a mesh an Array is one buffer. With one (Engine::set_mesh) it has a buffer for every device of the mesh that this
 // process addresses, in the mesh's order; the other processes hold the rest. A sharding without dimensions means replicated.
 #pragma once
@@ -24,6 +25,8 @@ struct DeviceMesh {
 
   // InvalidArgument when the client has too few devices, or this process addresses none of those in use.
   static DeviceMesh over(const pjrt::Client& client, hlo::Mesh mesh);
+  // Over the first of `device_count` devices that no process here has.
+  static DeviceMesh elsewhere(int64_t device_count, hlo::Mesh mesh);
 };
 
 // A rectangular part of a global array.

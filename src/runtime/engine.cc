@@ -42,6 +42,9 @@ Engine& Engine::start(const EngineOptions& options) {
     if (options.virtual_devices != 1 && options.virtual_devices != engine->options_.virtual_devices)
       raise<InvalidArgument>("[engine] the plugin already shows {} virtual devices in this process; ask for {} before the device is first used",
                              engine->options_.virtual_devices, options.virtual_devices);
+    if (options.target && (engine->client_ || *options.target != engine->target_))
+      raise<InvalidArgument>("[engine] this process already compiles for {} devices '{}'; another target needs a process of its own",
+                             engine->target_.device_count, engine->target_.generation);
     return *engine;
   }
   // Never destroyed: tensors may be dropped on any thread while the process ends.
@@ -66,6 +69,10 @@ bool Engine::in_bad_fork() { return g_forked; }
 bool Engine::started() { return g_engine.load() != nullptr; }
 
 Engine::Engine(const EngineOptions& options) : options_(options) {
+  if (options.target) {
+    target_ = *options.target;
+    return;
+  }
   const pjrt::Plugin& plugin = options.loaded ? *options.loaded : pjrt::Plugin::load(pjrt::find_plugin(options.plugin));
   pjrt::Attributes attributes = options.client_options;
   if (plugin.path().filename().string().find("cpu") != std::string::npos)
@@ -74,6 +81,13 @@ Engine::Engine(const EngineOptions& options) : options_(options) {
   if (client_->addressable_devices().empty())
     raise<PluginError>("[engine] the plugin {} offers no device to this process", plugin.path().string());
   target_ = Target::of(*client_);
+}
+
+const pjrt::Client& Engine::client() const {
+  if (!client_)
+    raise<InvalidArgument>("[engine] programs are made for {} devices '{}' that are not here, so nothing can run or be read",
+                           target_.device_count, target_.generation);
+  return *client_;
 }
 
 Trace* Engine::current() { return t_current; }
@@ -91,7 +105,8 @@ void Engine::set_mesh(std::optional<hlo::Mesh> mesh) {
   std::unique_ptr<const DeviceMesh> next;
   KeyHasher hasher;
   if (mesh) {
-    next = std::make_unique<const DeviceMesh>(DeviceMesh::over(*client_, std::move(*mesh)));
+    next = std::make_unique<const DeviceMesh>(client_ ? DeviceMesh::over(*client_, std::move(*mesh))
+                                                      : DeviceMesh::elsewhere(target_.device_count, std::move(*mesh)));
     for (const hlo::MeshAxis& axis : next->mesh.axes) hasher.add(std::string_view(axis.name), axis.size);
   }
   g_mesh_hash = next ? hasher.key().low : 0;
@@ -289,17 +304,14 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     auto compiled = std::make_shared<Program>();
     Lowered lowered = lower(trace, outputs, aliases, {hlo_mesh(), shardings});
     hlo::simplify(*lowered.graph);
-    std::string text = hlo::print(*lowered.graph, {.module_name = name});
+    std::string text = hlo::print(*lowered.graph, {.module_name = name, .sites = true});
     dump(name, text);
-    pjrt::CompileOptions options;
-    if (target_.platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // it loses NaNs
-    if (mesh_) {
-      options.num_partitions = static_cast<int>(mesh_->device_ids.size());
-      options.device_ids = mesh_->device_ids;
-      // Its newer form of shardings does not read the mesh that the program names, and warns of each program.
-      if (client_->plugin().version() >= std::pair(0, 115)) options.overrides["xla_enable_hlo_sharding_v3"] = false;
+    if (client_) {
+      compiled->executable = client_->compile(text, compile_options());
+    } else {
+      compiled->text = std::move(text);
+      compiled->options = compile_options();
     }
-    compiled->executable = client_->compile(text, options);
     compiled->externals = std::move(lowered.externals);
     for (size_t i = 0; i < compiled->externals.size(); ++i)
       if (lowered.graph->parameter_signature(i).aliasing_output) compiled->aliased.push_back(static_cast<int64_t>(i));
@@ -321,6 +333,17 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     throw;
   }
   return future.get();
+}
+
+pjrt::CompileOptions Engine::compile_options() const {
+  pjrt::CompileOptions options;
+  if (target_.platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // it loses NaNs
+  if (!mesh_) return options;
+  options.num_partitions = static_cast<int>(mesh_->mesh.size());
+  options.device_ids = mesh_->device_ids;
+  // Its newer form of shardings does not read the mesh that the program names, and warns of each program.
+  if (target_.api_version >= std::pair(0, 115)) options.overrides["xla_enable_hlo_sharding_v3"] = false;
+  return options;
 }
 
 // By device of this process, then by result.
@@ -377,7 +400,8 @@ std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> Engine::execute(const Pr
 }
 
 std::vector<std::shared_ptr<const Array>> Engine::launch(const Program& program, const Launch& launch) {
-  std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results = execute(program, launch);
+  std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results;
+  if (client_) results = execute(program, launch);
   std::vector<std::shared_ptr<const Array>> outputs(program.outputs.size());
   size_t next = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -388,6 +412,7 @@ std::vector<std::shared_ptr<const Array>> Engine::launch(const Program& program,
     outputs[i] = std::make_shared<const Array>(std::move(shards), mesh_ ? program.shardings[i] : hlo::Sharding{});
     ++next;
   }
+  if (!client_) return outputs;
   if (!program.checks.empty()) collect_checks(std::move(results.front()[next]), program.checks);
   for (const auto& output : outputs)
     if (output) {

@@ -4,6 +4,9 @@
 //   capture  between Recording's construction and finish() the thread's calls are collected and nothing runs; the
 //            StepProgram that finish() gives replays them as one execution (recording.h)
 //
+// An engine for a target that is not here (EngineOptions::target) has no client: values have types and layouts and no data, programs
+// are printed and not compiled, launching one gives the types of its results, and reading a value is an InvalidArgument.
+//
 // Threads: every function may be called from any thread. Compilation holds no lock that a running op needs; two requests for
 // one program compile it once. The value of a storage is guarded by storage_mutex().
 #pragma once
@@ -31,6 +34,7 @@ struct EngineOptions {
   int virtual_devices = 1;  // of the CPU plugin
   pjrt::Attributes client_options = {};  // more of them, as the plugin documents them
   const pjrt::Plugin* loaded = nullptr;  // this one instead
+  std::optional<Target> target = {};     // for this one, which is not here, instead of a plugin's devices
 };
 
 // What the engine has done since it started.
@@ -44,7 +48,9 @@ struct Counters {
 
 // A compiled trace.
 struct Program {
-  std::unique_ptr<pjrt::Executable> executable;
+  std::unique_ptr<pjrt::Executable> executable;  // null: the target is not here
+  std::string text;                     // then: StableHLO
+  pjrt::CompileOptions options;         // and how it is to be compiled
   std::vector<size_t> externals;        // of the trace, by parameter
   std::vector<int64_t> aliased;         // parameters that an output may take over
   std::vector<Type> outputs;            // of the wanted values; those without elements are not among the results
@@ -64,7 +70,9 @@ class Engine {
   // Whether this process was forked from one that had started it: then get() raises.
   static bool in_bad_fork();
 
-  const pjrt::Client& client() const { return *client_; }
+  // InvalidArgument when the target is not here.
+  const pjrt::Client& client() const;
+  bool target_is_here() const { return client_ != nullptr; }
 
   // Lays a mesh over the first devices of the plugin: from then on every value is a global array and every program runs on all
   // devices of the mesh; a tensor that is told no sharding is replicated. None: back to one device. InvalidArgument while
@@ -74,7 +82,8 @@ class Engine {
   // The mesh of the engine that is running, and a number that differs between meshes; null and 0 without one.
   static const hlo::Mesh* hlo_mesh();
   static uint64_t mesh_hash();
-  // A storage that holds `type`, laid out as `sharding` says; `fill` is asked for the parts that this process holds.
+  // A storage that holds `type`, laid out as `sharding` says (ignored without a mesh); `fill` is asked for the parts that this process
+  // holds.
   std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill);
   // The same from dense row-major data of the whole.
   std::shared_ptr<Storage> make_sharded(const Type& type, const hlo::Sharding& sharding, const void* data);
@@ -133,6 +142,8 @@ class Engine {
 
  private:
   explicit Engine(const EngineOptions& options);
+  pjrt::CompileOptions compile_options() const;
+  std::shared_ptr<const Array> array_of(const Type& type, const hlo::Sharding& sharding, const void* data);
   // A dense copy of what `source` shows, whole on every device.
   std::shared_ptr<const Array> gathered(const TensorRef& source);
   std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> execute(const Program& program, const Launch& launch);

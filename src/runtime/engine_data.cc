@@ -26,13 +26,22 @@ std::shared_ptr<Storage> hold(const Type& type, std::shared_ptr<const Array> arr
 }  // namespace
 
 std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const FillBox& fill) {
-  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
-  return hold(type, fill_array(*client_, *mesh_, type, sharding, fill));
+  if (!client_) return hold(type, array_of(type, sharding, nullptr));
+  if (mesh_) return hold(type, fill_array(*client_, *mesh_, type, sharding, fill));
+  std::vector<char> whole(static_cast<size_t>(type.bytes()));
+  fill({Dims(type.dims.size(), 0), type.dims}, whole.data());
+  return hold(type, array_of(type, {}, whole.data()));
 }
 
 std::shared_ptr<Storage> Engine::make_sharded(const Type& type, const hlo::Sharding& sharding, const void* data) {
-  FLAMBEAU_CHECK(mesh_, "shardings are of a mesh");
-  return hold(type, upload_array(*client_, mesh_.get(), type, sharding, data));
+  return hold(type, array_of(type, sharding, data));
+}
+
+// The same without a storage. Where the target is not here, nothing is read from `data`.
+std::shared_ptr<const Array> Engine::array_of(const Type& type, const hlo::Sharding& sharding, const void* data) {
+  if (client_) return upload_array(*client_, mesh_.get(), type, sharding, data);
+  if (mesh_) check_divides(mesh_->mesh, sharding, type);
+  return std::make_shared<const Array>(std::vector<std::unique_ptr<pjrt::Buffer>>(), mesh_ ? sharding : hlo::Sharding{});
 }
 
 hlo::Sharding Engine::sharding_of(const TensorRef& tensor) {
@@ -61,7 +70,7 @@ void Engine::upload(const TensorRef& destination, const void* data) {
       sharding = target->value->sharding();
     }
   }
-  std::shared_ptr<const Array> array = upload_array(*client_, mesh_.get(), type, sharding, data);
+  std::shared_ptr<const Array> array = array_of(type, sharding, data);
   {
     std::lock_guard lock(storage_mutex());
     target->type = type;
@@ -94,6 +103,7 @@ void Engine::download(const TensorRef& source, void* data) {
             source.view.is_contiguous();
     if (dense) type = storage.type;
   }
+  client();  // raises where nothing can be read
   if (!array) {
     std::memset(data, 0, static_cast<size_t>(type.bytes()));
     return;
@@ -119,7 +129,7 @@ void Engine::materialise(const TensorRef& tensor) {
     std::lock_guard lock(storage_mutex());
     if (tensor.storage->value || tensor.storage->nbytes() == 0 || tensor.storage->failure || tensor.storage->recording != 0) return;
   }
-  std::vector<char> zeros(static_cast<size_t>(tensor.storage->nbytes()));
+  std::vector<char> zeros(client_ ? static_cast<size_t>(tensor.storage->nbytes()) : 0);
   TensorRef all{tensor.storage, View::contiguous({tensor.storage->nbytes() / byte_size(tensor.dtype)}), tensor.dtype};
   if (shows_all(tensor)) all.view = tensor.view;
   struct Restore {

@@ -69,6 +69,13 @@ struct Stream {
 
 Value vector_element(Builder& b, Value vector, int64_t i) { return b.reshape(b.slice_dim(vector, 0, i, i + 1), {}); }
 
+// What compilers and profiles call it: "layers/attention/mm".
+std::string name_of(const Call& call) {
+  std::string_view name = call.row ? call.row->name : "loop";
+  name.remove_prefix(name.rfind(':') + 1);
+  return call.site.empty() ? std::string(name) : fmt::format("{}/{}", call.site, name);
+}
+
 // Lowers one trace into a block of a graph.
 class TraceScope : public Scope {
  public:
@@ -88,7 +95,7 @@ class TraceScope : public Scope {
         skip_numbers(call);
         continue;
       }
-      b.set_site(call.site.empty() ? std::string(call.row ? call.row->name : "loop") : call.site);
+      b.set_site(name_of(call));
       std::vector<Value> results = call.loop ? run_loop(b, call) : call.manual ? run_manual(b, call) : run_call(b, call);
       for (size_t i = 0; i < call.outputs.size(); ++i)
         if (call.outputs[i]) values_[*call.outputs[i]] = results[i];

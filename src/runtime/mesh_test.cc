@@ -79,7 +79,7 @@ TEST(Mesh, HoldsOnlyThePartsOfItsOwnDevices) {
 TEST(Mesh, NeedsDevicesOfItsOwn) {
   const auto client = pjrt::Client::create(pjrt::fake::fake_plugin(), kHalfElsewhere);
   EXPECT_THAT([&] { DeviceMesh::over(*client, {{{"shard", 16}}}); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr("at most the 8 devices of the plugin, got 16 devices (shard 16)")));
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("at most the 8 devices there are, got 16 devices (shard 16)")));
 }
 
 class NoRandom : public RandomSource {

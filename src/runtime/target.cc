@@ -15,6 +15,7 @@ Target Target::of(const pjrt::Client& client) {
   target.platform = client.platform_name();
   target.generation = client.devices().empty() ? "" : client.devices().front().kind;
   target.device_count = static_cast<int>(client.devices().size());
+  target.api_version = client.plugin().version();
   // Older CPU plugins accept the registration of a handler and then fail to find it, and do not know of memory kinds. To newer
   // ones host memory is memory like any other.
   const bool new_cpu = target.platform == "cpu" && client.plugin().version() >= std::pair(0, 106);

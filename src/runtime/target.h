@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "pjrt/pjrt.h"
 
@@ -13,12 +14,14 @@ struct Target {
   std::string platform;    // "cpu", "tpu", "cuda"
   std::string generation;  // the device kind: "cpu", "TPU v5 lite"
   int device_count = 1;
+  std::pair<int, int> api_version = {};  // of the plugin's PJRT C API
   bool ffi = false;        // custom calls to handlers of this process run inside programs
   bool host_memory = false;  // values of a program can be put into the host's memory (hlo::Builder::in_memory)
 
   static Target of(const pjrt::Client& client);
   static Target of(const pjrt::Topology& topology);
   uint64_t hash() const;
+  friend bool operator==(const Target&, const Target&) = default;
 };
 
 }  // namespace flambeau::runtime

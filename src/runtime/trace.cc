@@ -16,6 +16,7 @@ namespace flambeau::runtime {
 namespace {
 
 std::atomic<uint64_t> next_trace{1};
+std::atomic<SiteSource> g_site_source{nullptr};
 
 template <class... F>
 struct Overloaded : F... {
@@ -234,6 +235,14 @@ Recorded Trace::resolve(const CallArgument& argument, bool specialise) {
                     argument);
 }
 
+void set_site_source(SiteSource source) { g_site_source = source; }
+
+// What was given, else where the thread is.
+std::string Trace::site_or_here(std::string site) const {
+  const SiteSource here = g_site_source.load(std::memory_order_relaxed);
+  return site.empty() && here && kind_ == TraceKind::Capture ? here() : std::move(site);
+}
+
 std::vector<std::optional<ValueId>> Trace::append(const ops::Row& row, std::span<const CallArgument> arguments,
                                                   uint64_t random_distance, std::string site) {
   std::vector<Recorded> recorded;
@@ -252,7 +261,7 @@ std::vector<std::optional<ValueId>> Trace::append_recorded(const ops::Row& row, 
     if (auto* n = std::get_if<RecordedNumber>(&argument); n && n->parameter) numbers_.push_back(*n);
   call.arguments = std::move(arguments);
   call.random_distance = random_distance;
-  call.site = std::move(site);
+  call.site = site_or_here(std::move(site));
   for (std::optional<Type>& type : types)
     call.outputs.push_back(type ? std::optional(new_value(std::move(*type))) : std::nullopt);
   if (row.random) random_ = true;
@@ -280,7 +289,7 @@ std::vector<std::optional<Type>> Trace::infer(const ops::Row& row, std::span<con
 
 ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance) {
   Call call;
-  call.site = std::move(site);
+  call.site = site_or_here(std::move(site));
   loop->random_blocks = loop->body->drawn();
   call.random_distance =
       random_distance ? *random_distance : draw(loop->random_blocks * static_cast<uint64_t>(loop->trip_count));
@@ -316,6 +325,7 @@ ValueId Trace::append_manual(std::shared_ptr<const Manual> manual, std::vector<V
     raise<NotImplemented>("[manual] the body draws random numbers, which would be the same on every device; draw them outside");
   Call call;
   call.row = &kManual;
+  call.site = site_or_here({});
   KeyHasher h;
   Key body = manual->body->key();
   h.add(body.high, body.low, operands.size(), manual->axes.size());

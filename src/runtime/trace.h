@@ -106,7 +106,7 @@ struct Call {
   uint64_t random_distance = 0;  // blocks from the trace's base offset
   std::unique_ptr<Loop> loop;
   std::shared_ptr<const Manual> manual;  // then the row is kManual
-  std::string site;
+  std::string site;  // where it comes from: for messages and names, no part of the key
   Key key;  // of the row and the arguments
 };
 
@@ -142,6 +142,10 @@ enum class TraceKind {
   Strict,   // runs at once: changing numbers are parameters
   Capture,  // replays: numbers are constants, compared between recordings
 };
+
+// Says where the calling thread is ("layers/attention"): asked for the site of calls that are captured without one.
+using SiteSource = std::string (*)();
+void set_site_source(SiteSource source);
 
 class Trace {
  public:
@@ -214,6 +218,7 @@ class Trace {
   ValueId current_value(Storage& storage, const TensorRef& tensor);
   std::vector<std::optional<ValueId>> append_recorded(const ops::Row& row, std::vector<Recorded> arguments,
                                                       uint64_t random_distance, std::string site);
+  std::string site_or_here(std::string site) const;
   Recorded resolve(const CallArgument& argument, bool specialise);
   RecordedNumber number(const NumberRef& ref, bool specialise);
 

@@ -111,13 +111,13 @@ const Plan* plan() { return active().get(); }
 at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes,
                        const FillPart& fill) {
   const hlo::Type type{device::dtype_of(dtype), shape};
-  if (!plan() || device.is_cpu()) {
+  if (device.is_cpu()) {
     at::Tensor host = at::empty(shape, dtype);
     fill({std::vector<int64_t>(shape.size(), 0), shape}, host.data_ptr());
-    return host.to(device);
+    return host;
   }
   const auto storage = runtime::Engine::get().make_sharded(
-      type, plan()->sharding(axes), [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); });
+      type, plan() ? plan()->sharding(axes) : hlo::Sharding{}, [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); });
   return device::make_tensor(storage, type);
 }
 

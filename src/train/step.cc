@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "device/scope.h"
 #include "nn/loss.h"
 #include "spmd/plan.h"
 
@@ -28,6 +29,7 @@ models::Inputs model_inputs(const Tensors& batch, bool documents) {
 // The loss of one microbatch: sums over its tokens / `divisor`.
 nn::Loss loss_of(const models::Model& model, const Tensors& batch, const at::Tensor& divisor, const StepOptions& options) {
   const at::Tensor hidden_BSD = model.hidden(model_inputs(batch, options.documents), options.compute);
+  const device::Scope scope("loss");
   return nn::linear_cross_entropy(hidden_BSD, model.head(), batch[kLabels], divisor, options.loss);
 }
 
@@ -62,7 +64,7 @@ Tensors TokenBatch::on(at::Device device) const {
   if (tokens.dim() == 3) axes.insert(axes.begin(), "");  // microbatches
   Tensors out;
   for (const at::Tensor& t : {tokens, labels, positions, documents}) {
-    if (t.defined()) out.push_back(device.is_cpu() ? t : spmd::place(t, axes));
+    if (t.defined()) out.push_back(device.is_cpu() || t.device() == device ? t : spmd::place(t, axes));
   }
   return out;
 }
@@ -99,6 +101,7 @@ Tensors TrainStep::record(const Tensors& inputs) {
   const at::Tensor loss = gradients[0], z_loss = gradients[1];
   gradients.erase(gradients.begin(), gradients.begin() + 2);
 
+  const device::Scope scope("optimizer");
   const at::Tensor squares = squares_of(gradients, model_.parameters());
   const Clip clip = clip_factor(squares, options_.max_norm);
   for (at::Tensor& g : gradients) g = g * clip.factor;

@@ -55,6 +55,8 @@ class TrainStep {
   // Waits for the step that was started.
   StepResult finish();
 
+  // What prepare() made; null before, and on the CPU.
+  const runtime::StepProgram* program() const { return capture_.program(); }
   // Bytes of the program on a device, as compiled: parameters, states and batches; and temporaries. 0 on the CPU.
   int64_t argument_bytes() const { return capture_.argument_bytes(); }
   int64_t temporary_bytes() const { return capture_.temporary_bytes(); }

@@ -89,6 +89,13 @@ Degrees configured_degrees(const Config& config, const models::Model& model, int
   }
 }
 
+StepOptions step_options(const Config& config) {
+  return {.max_norm = config.training.max_norm,
+          .compute = config.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
+          .documents = config.data.document_mask,
+          .loss = {.chunks = config.loss.chunks, .z_loss = config.loss.z_loss}};
+}
+
 // ---- setting up -----------------------------------------------------------------------------------------------------------
 
 Trainer::Trainer(Config config)
@@ -107,10 +114,7 @@ Trainer::Trainer(Config config)
   } else if (spmd::plan() != nullptr) {
     spmd::use_plan(std::nullopt);
   }
-  step_options_ = {.max_norm = config_.training.max_norm,
-                   .compute = config_.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat,
-                   .documents = config_.data.document_mask,
-                   .loss = {.chunks = config_.loss.chunks, .z_loss = config_.loss.z_loss}};
+  step_options_ = step_options(config_);
   log_info("flambeau {}", FLAMBEAU_VERSION);
   log_info("device: {}, peak {}", device_facts_.name,
            device_facts_.peak_tflops ? fmt::format("{} TFLOPS", *device_facts_.peak_tflops) : "unknown");

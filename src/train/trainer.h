@@ -38,6 +38,8 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config);
 // The mesh that the configuration makes of `devices`. InvalidArgument or NotImplemented, led by the file.
 Degrees configured_degrees(const Config& config, const models::Model& model, int64_t devices);
 
+StepOptions step_options(const Config& config);
+
 class Trainer {
  public:
   explicit Trainer(Config config);

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "device/scope.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/feed_forward.h"
@@ -14,6 +15,7 @@
 
 namespace flambeau::models {
 
+using device::Scope;
 using nn::Init;
 using spmd::shard_hint;
 
@@ -74,24 +76,36 @@ at::Tensor residual(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kBlock);
 at::Tensor split_input(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kWhole, kBlock); }
 at::Tensor summed_output(const at::Tensor& x_BSD) { return shard_hint(x_BSD, kBlock, kWhole); }
 
+at::Tensor project(std::string_view name, const at::Tensor& x, const nn::Weight& weight) {
+  const Scope scope(name);
+  return nn::linear(x, weight);
+}
+
 }  // namespace
 
 at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table,
                                     const at::Tensor& mask) const {
+  const Scope scope("attention");
   const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
-  const at::Tensor qkv_BSKPE = shard_hint(nn::linear(h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
+  const at::Tensor qkv_BSKPE = shard_hint(project("qkv", h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
   const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   const auto [q, k, v] = config_.qk_norm
                              ? nn::split_qkv_norm_rope(qkv_BSKPE, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
                              : nn::split_qkv_rope(qkv_BSKPE, table, scale);
   const at::Tensor heads_BSHE = shard_hint(nn::attention(q, k, v, mask), {"batch", "sequence", "heads", ""});
-  return summed_output(nn::linear(heads_BSHE.flatten(2), layer.wo));
+  return summed_output(project("wo", heads_BSHE.flatten(2), layer.wo));
 }
 
 at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const {
+  const Scope scope("feed_forward");
   const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.ffn_norm, config_.norm_epsilon));
-  const at::Tensor h_BS2F = shard_hint(nn::linear(h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
-  return summed_output(nn::linear(nn::swiglu(h_BS2F), layer.w2));
+  const at::Tensor h_BS2F = shard_hint(project("w13", h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
+  return summed_output(project("w2", nn::swiglu(h_BS2F), layer.w2));
+}
+
+at::Tensor Decoder::embed(const at::Tensor& tokens_BS, at::ScalarType compute) const {
+  const Scope scope("tok_embeddings");
+  return summed_output(nn::embedding(tokens_BS, embedding_, compute));
 }
 
 at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
@@ -103,10 +117,11 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
     if (probe) probe(name, value);
   };
 
-  at::Tensor x_BSD = summed_output(nn::embedding(inputs.tokens_BS, embedding_, compute));
+  at::Tensor x_BSD = embed(inputs.tokens_BS, compute);
   show("tok_embeddings", x_BSD);
   const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, mask)); };
   const auto feed = [&](const Layer& layer, const at::Tensor& x) { return residual(x + feed_forward_block(layer, x)); };
+  const Scope scope("layers");
   if (scan_ && !probe) {
     x_BSD = layers_.scan(x_BSD, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
   } else {

@@ -78,6 +78,7 @@ class Decoder : public Model {
     void declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& config);
   };
 
+  at::Tensor embed(const at::Tensor& tokens_BS, at::ScalarType compute) const;
   at::Tensor attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table, const at::Tensor& mask) const;
   at::Tensor feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const;
 

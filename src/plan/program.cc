@@ -1,0 +1,108 @@
+#include "plan/program.h"
+
+#include <map>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "runtime/recording.h"
+#include "train/param_groups.h"
+#include "train/step.h"
+#include "train/summary.h"
+#include "train/trainer.h"
+
+namespace flambeau::plan {
+namespace {
+
+// One name for the rows of a stacked parameter: the number that differs becomes *.
+std::string name_of(const nn::Parameters& parameters, const nn::Physical& physical) {
+  const std::string& first = parameters.all()[physical.rows.front()].name;
+  const std::string& last = parameters.all()[physical.rows.back()].name;
+  if (first == last) return first;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  size_t begin = 0, end = first.size();
+  while (first[begin] == last[begin]) ++begin;
+  while (begin > 0 && is_digit(first[begin - 1])) --begin;
+  for (size_t i = last.size(); end > begin && i > begin && first[end - 1] == last[i - 1]; --i) --end;
+  while (end < first.size() && is_digit(first[end])) ++end;
+  return first.substr(0, begin) + '*' + first.substr(end);
+}
+
+// A batch of the step's shape that holds nothing.
+train::TokenBatch empty_batch(const train::Batching& batching, bool documents) {
+  const auto tensor = [&] {
+    return spmd::zeros(device::tpu(), {batching.accumulation, batching.sequences, batching.context}, at::kLong,
+                       {"", "batch", "sequence"});
+  };
+  train::TokenBatch batch{.tokens = tensor(), .labels = tensor(), .positions = {}, .documents = {}};
+  if (documents) {
+    batch.positions = tensor();
+    batch.documents = tensor();
+  }
+  return batch;
+}
+
+std::vector<Argument> describe_arguments(const runtime::StepProgram& step, const models::Model& model,
+                                         const train::Optimizer& optimizer, bool documents) {
+  std::map<const runtime::Storage*, Argument> state;
+  const auto& physical = model.parameters().physical();
+  for (size_t i = 0; i < physical.size(); ++i) {
+    const std::string name = name_of(model.parameters(), physical[i]);
+    state[&device::storage_of(physical[i].weight->value)] = {MemoryKind::Parameters, name};
+    for (const auto& s : optimizer.states())
+      state[&device::storage_of(s.tensors[i])] = {MemoryKind::OptimizerStates, fmt::format("{}, {}", name, s.name)};
+  }
+  std::vector<std::string> inputs = {"tokens", "labels"};
+  if (documents) inputs.insert(inputs.end(), {"positions", "documents"});
+  inputs.push_back("the optimizer's numbers");
+  size_t next_input = 0;
+  std::vector<Argument> by_external;
+  for (const runtime::External& external : step.trace().externals()) {
+    if (!external.storage) {
+      by_external.push_back({MemoryKind::Batch, inputs.at(next_input++)});
+    } else if (const auto found = state.find(external.storage.get()); found != state.end()) {
+      by_external.push_back(found->second);
+    } else {
+      by_external.push_back({MemoryKind::Batch, "constant " + external.type.to_string()});
+    }
+  }
+  std::vector<Argument> arguments;
+  for (const size_t external : step.program()->externals) arguments.push_back(by_external[external]);
+  for (const bool more : {step.program()->floats, step.program()->integers, step.program()->random})
+    if (more) arguments.push_back({MemoryKind::Batch, "the step's numbers"});
+  return arguments;
+}
+
+}  // namespace
+
+StepProgram record_step(const train::Config& config, const runtime::Target& target) {
+  train::check_config(config);
+  const auto model = train::make_configured_model(config);
+  device::initialize({.target = target}, /*start=*/true);
+  StepProgram result;
+  result.degrees = train::configured_degrees(config, *model, target.device_count);
+  result.batching = train::batching(config, result.degrees.data_parallel());
+  spmd::use_plan(spmd::Plan(result.degrees, spmd::standard_rules(config.parallelism.enable_sequence_parallel)));
+  if (const hlo::Mesh* mesh = runtime::Engine::hlo_mesh())
+    for (const hlo::MeshAxis& axis : mesh->axes) result.mesh.emplace_back(axis.name, axis.size);
+
+  model->parameters().allocate(device::tpu());
+  model->prepare(device::tpu(), result.batching.context);
+  train::Optimizer optimizer = train::make_optimizer(config, *model);
+  const train::StepOptions options = train::step_options(config);
+  train::TrainStep step(*model, optimizer, device::tpu(), options);
+  step.prepare(empty_batch(result.batching, options.documents));
+
+  const runtime::StepProgram& recorded = *step.program();
+  result.text = recorded.program()->text;
+  result.options = recorded.program()->options;
+  result.arguments = describe_arguments(recorded, *model, optimizer, options.documents);
+  result.parameters = model->parameters().elements();
+  result.parameters_per_device = train::parameters_per_device(model->parameters());
+  result.flops_per_token = model->flops_per_token(result.batching.context);
+  return result;
+}
+
+}  // namespace flambeau::plan

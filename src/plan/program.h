@@ -1,0 +1,39 @@
+// The training step of a configuration, recorded for devices that are not here: the very program that `train` would run on them.
+//
+// No parameter is allocated and nothing is compiled: recording takes the same fraction of a second for a model of any size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pjrt/pjrt.h"
+#include "plan/report.h"
+#include "runtime/target.h"
+#include "spmd/plan.h"
+#include "train/config.h"
+
+namespace flambeau::plan {
+
+// What a parameter of the program is.
+struct Argument {
+  MemoryKind kind = MemoryKind::Batch;  // Parameters, OptimizerStates or Batch
+  std::string name;                     // "layers.*.attention.wo.weight", "layers.*.attention.wo.weight, exp_avg", "tokens"
+};
+
+struct StepProgram {
+  std::string text;                  // StableHLO
+  pjrt::CompileOptions options;      // partitions and flags
+  std::vector<Argument> arguments;   // by parameter number
+  std::vector<std::pair<std::string, int64_t>> mesh;  // axes longer than 1, major first
+  spmd::Degrees degrees;
+  train::Batching batching;
+  int64_t parameters = 0;            // elements
+  int64_t parameters_per_device = 0;
+  double flops_per_token = 0;        // of the model's matrix products, forward and backward, as MFU counts them
+};
+
+// `target` must be the same in all calls of a process. InvalidArgument, led by the configuration's file, for what `train` would refuse.
+StepProgram record_step(const train::Config& config, const runtime::Target& target);
+
+}  // namespace flambeau::plan
