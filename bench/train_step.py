@@ -47,7 +47,9 @@ CONTENDERS = {
     "jax": ["jax.unrolled", "jax.scan"],
     "torch.eager": ["torch.eager"],
     "torch.compile": ["torch.compile"],
+    "jax.pod": ["jax.pod"],  # the program of plan_vs_jax.py; takes part when it is asked to
 }
+USUAL_CONTENDERS = ["flambeau", "jax", "torch.eager", "torch.compile"]
 
 CHECKED_STEPS = 6
 # Relative. Losses would show another model, norms another gradient, states another optimizer or clipping (weight decay
@@ -364,8 +366,8 @@ def parse_arguments():
     parser.add_argument("--case", choices=CASES, default="small", help="a model of 5.8M or 54M parameters (default: small)")
     parser.add_argument("--rounds", type=count, default=10, help="how often each contender has its turn (default: 10)")
     parser.add_argument("--steps", type=count, default=3, help="steps in a turn (default: 3)")
-    parser.add_argument("--contenders", type=contender_list, default=list(CONTENDERS), metavar="LIST",
-                        help=f"who takes part, separated by commas (default: {','.join(CONTENDERS)})")
+    parser.add_argument("--contenders", type=contender_list, default=list(USUAL_CONTENDERS), metavar="LIST",
+                        help=f"who takes part, separated by commas, of {','.join(CONTENDERS)} (default: {','.join(USUAL_CONTENDERS)})")
     parser.add_argument("--threads", type=count, default=1024, help="CPUs to use (default: all that this process may)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--timeout", type=count, default=900, metavar="S", help="longest wait for one answer (default: 900)")

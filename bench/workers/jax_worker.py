@@ -1,7 +1,8 @@
-"""The training step in JAX on the CPU: `jax_worker.py FOLDER unrolled|scan`. See protocol.py.
+"""The training step in JAX on the CPU: `jax_worker.py FOLDER unrolled|scan|pod`. See protocol.py.
 
 One jitted function, its state donated. `unrolled` is an ordinary loop over a list of layers, `scan` is lax.scan over stacked
-ones.
+ones, `pod` is the program of jax_pod_step.py on a mesh of one device: that it computes the same is what bench/plan_vs_jax.py
+rests on.
 """
 
 import sys
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import jax_pod_step
 import protocol
 
 MATRICES = {
@@ -94,19 +96,48 @@ def make_step(case, table):
     return step
 
 
+def pod_step(case):
+    """jax_pod_step's step in float32, as make_step's."""
+    model = jax_pod_step.Model(layers=case.layers, dim=case.dim, heads=case.heads, kv_heads=case.kv_heads, head_dim=case.head_dim,
+                               ffn_dim=case.ffn_dim, vocab_size=case.vocab_size, norm_epsilon=case.norm_epsilon, rope_factor=8.0)
+    options = jax_pod_step.Options(
+        context=case.context, block=case.context // 4, compute="float32", beta1=case.beta1, beta2=case.beta2, epsilon=case.epsilon,
+        weight_decay=case.weight_decay, max_norm=case.max_norm)
+    axes = ("replicate", "shard", "tensor")
+    step = jax_pod_step.Step(model, options, jax.make_mesh((1, 1, 1), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3))
+    return lambda state, tokens, labels: step(state, {"tokens": tokens, "labels": labels}, case.learning_rate)
+
+
+def pod_parameters(case, weights):
+    """The weights as jax_pod_step has them."""
+    K, G, E, D = case.kv_heads, case.heads // case.kv_heads, case.head_dim, case.dim
+
+    def layer(i):
+        get = lambda name: weights[f"model.layers.{i}.{name}.weight"]
+        qkv_KPED = np.concatenate([get(f"self_attn.{name}_proj").reshape(K, -1, E, D) for name in "qkv"], axis=1)
+        return {"attention_norm": get("input_layernorm"), "ffn_norm": get("post_attention_layernorm"), "qkv": qkv_KPED.swapaxes(2, 3),
+                "wo": get("self_attn.o_proj").T.reshape(K, G, E, D), "w13": np.stack([get("mlp.gate_proj").T, get("mlp.up_proj").T]),
+                "w2": get("mlp.down_proj").T}
+
+    layers = [layer(i) for i in range(case.layers)]
+    tree = {"embedding": weights["model.embed_tokens.weight"], "layers": {key: np.stack([one[key] for one in layers]) for key in layers[0]},
+            "norm": weights["model.norm.weight"], "head": weights["lm_head.weight"]}
+    return jax.tree.map(jnp.asarray, tree)
+
+
 class JaxContender(protocol.Contender):
     def __init__(self, mode, case, weights, data):
-        self.stacked = mode == "scan"
-        self.case, self.weights = case, weights
+        self.mode, self.case, self.weights = mode, case, weights
         self.tokens, self.labels = data["tokens"].astype(np.int32), data["labels"].astype(np.int32)
         self.table = data["rope.cos"], data["rope.sin"]
 
     def build(self):
-        params = parameters(self.case, self.weights, self.stacked)
+        pod = self.mode == "pod"
+        params = pod_parameters(self.case, self.weights) if pod else parameters(self.case, self.weights, self.mode == "scan")
         zeros = lambda: jax.tree.map(jnp.zeros_like, params)  # twice: what is donated may not be shared
         self.training_state = (params, zeros(), zeros(), jnp.zeros((), jnp.float32))
         begin = time.perf_counter()
-        step = jax.jit(make_step(self.case, self.table), donate_argnums=0)
+        step = jax.jit(pod_step(self.case) if pod else make_step(self.case, self.table), donate_argnums=0)
         self.compiled = step.lower(self.training_state, self.tokens[0], self.labels[0]).compile()
         return time.perf_counter() - begin
 
