@@ -1,0 +1,145 @@
+#include "plan/chips.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace flambeau::plan {
+namespace {
+
+constexpr double kGiga = 1e9, kTera = 1e12, kGibi = double{1 << 30};
+constexpr double kGigabit = 1e9 / 8;
+
+// From Google Cloud's documentation, cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, "System architecture" (the page about
+// TPU7x has figures of v5p and v6e too), unless a line says otherwise.
+//
+// ICI: those pages give the sum of both directions of all links (v5e 400 GB/s, v6e 800, v5p and TPU7x 1,200); here stands
+// what is sent, half of it. Older pages gave the half, in bits: 1,600 Gbit/s for v5e, 4,800 for v5p (and 3,584 for v6e, 12 %
+// above what is given now). The 9,600 Gbit/s that are told of TPU7x are both directions.
+//
+// device_memory: libtpu 0.0.52, attribute device_memory_bytes_limit; smaller slices have up to 0.01 % more.
+constexpr std::array<Chip, 5> kChips = {{
+    {.generation = Generation::V4,
+     .name = "v4",
+     .libtpu_name = "v4",
+     .device_kind = "TPU v4",
+     .cores = 2,
+     .devices = 1,
+     .counted = 2,
+     .peak = {.bf16_flops = 275 * kTera,
+              .fp8_flops = 0,
+              .int8_ops = 275 * kTera,
+              .hbm_bytes = 32 * kGibi,
+              .hbm_bandwidth = 1200 * kGiga,
+              // All-reduce of a pod: 1.1 PB/s. The 2,400 Gbit/s that are told too would be 12 % more.
+              .ici_bandwidth = 270 * kGiga,
+              // "How To Scale Your Model", chapter 2 (jax-ml.github.io/scaling-book): 25 GB/s a host, of four chips.
+              .dcn_bandwidth = 50 * kGigabit},
+     .device_memory = 33'012'318'208,
+     .links = 6,
+     .dimensions = 3,
+     .largest_slice = 4096,
+     .most_chips = 0},
+    {.generation = Generation::V5e,
+     .name = "v5e",
+     .libtpu_name = "v5e",
+     .device_kind = "TPU v5 lite",
+     .cores = 1,
+     .devices = 1,
+     .counted = 1,
+     .peak = {.bf16_flops = 197 * kTera,
+              .fp8_flops = 0,
+              .int8_ops = 393 * kTera,
+              .hbm_bytes = 16 * kGibi,
+              .hbm_bandwidth = 819 * kGiga,
+              .ici_bandwidth = 200 * kGiga,
+              .dcn_bandwidth = 25 * kGigabit},  // 6.4 Tbit/s for the 256 chips of a pod
+     .device_memory = 16'909'205'504,
+     .links = 4,
+     .dimensions = 2,
+     .largest_slice = 256,
+     .most_chips = 0},
+    {.generation = Generation::V5p,
+     .name = "v5p",
+     .libtpu_name = "v5",
+     .device_kind = "TPU v5",
+     .cores = 2,
+     .devices = 1,
+     .counted = 2,
+     .peak = {.bf16_flops = 459 * kTera,
+              .fp8_flops = 459 * kTera,
+              .int8_ops = 918 * kTera,  // "How To Scale Your Model", chapter 2
+              .hbm_bytes = 95 * kGibi,
+              .hbm_bandwidth = 2765 * kGiga,
+              .ici_bandwidth = 600 * kGiga,
+              .dcn_bandwidth = 50 * kGigabit},
+     .device_memory = 102'783'516'672,
+     .links = 6,
+     .dimensions = 3,
+     .largest_slice = 6144,  // of the 8,960 chips of a pod: "the largest job that can be scheduled"
+     .most_chips = 18'432},
+    {.generation = Generation::V6e,
+     .name = "v6e",
+     .libtpu_name = "v6e",
+     .device_kind = "TPU v6 lite",
+     .cores = 1,
+     .devices = 1,
+     .counted = 1,
+     .peak = {.bf16_flops = 918 * kTera,
+              .fp8_flops = 918 * kTera,
+              .int8_ops = 1836 * kTera,
+              .hbm_bytes = 32 * kGibi,
+              .hbm_bandwidth = 1638 * kGiga,
+              .ici_bandwidth = 400 * kGiga,
+              .dcn_bandwidth = 100 * kGigabit},
+     .device_memory = 33'545'912'320,
+     .links = 4,
+     .dimensions = 2,
+     .largest_slice = 256,
+     .most_chips = 0},
+    {.generation = Generation::V7x,
+     .name = "tpu7x",
+     .libtpu_name = "tpu7x",
+     .device_kind = "TPU7x",
+     .cores = 2,
+     .devices = 2,
+     .counted = 2,
+     .peak = {.bf16_flops = 2307 * kTera,
+              .fp8_flops = 4614 * kTera,
+              .int8_ops = 0,
+              .hbm_bytes = 192 * kGibi,
+              .hbm_bandwidth = 7380 * kGiga,
+              .ici_bandwidth = 600 * kGiga,
+              .dcn_bandwidth = 100 * kGigabit},
+     .device_memory = 101'715'017'728,
+     .links = 6,
+     .dimensions = 3,
+     .largest_slice = 9216,
+     .most_chips = 0},
+}};
+
+}  // namespace
+
+Peak Chip::device_peak() const {
+  const auto parts = static_cast<double>(devices);
+  return {.bf16_flops = peak.bf16_flops / parts,
+          .fp8_flops = peak.fp8_flops / parts,
+          .int8_ops = peak.int8_ops / parts,
+          .hbm_bytes = peak.hbm_bytes / parts,
+          .hbm_bandwidth = peak.hbm_bandwidth / parts,
+          .ici_bandwidth = peak.ici_bandwidth / parts,
+          .dcn_bandwidth = peak.dcn_bandwidth / parts};
+}
+
+double Chip::link_bandwidth() const { return peak.ici_bandwidth / static_cast<double>(links); }
+
+std::span<const Chip> chips() { return kChips; }
+
+const Chip& chip_of(Generation generation) {
+  for (const Chip& chip : kChips) {
+    if (chip.generation == generation) return chip;
+  }
+  FLAMBEAU_CHECK(false, "every generation has a row in the table of chips");
+}
+
+}  // namespace flambeau::plan
