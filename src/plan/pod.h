@@ -1,0 +1,62 @@
+// Which TPU pod a user means, whether there is such a pod, and what libtpu must be told to compile for it.
+//
+// A slice is a block of chips joined by ICI; several equal slices, joined by the data-centre network, run one program too.
+//
+// Names. After the generation (v4, v5e or v5litepod, v5p or v5, v6e, tpu7x or v7x; any case; "tpu-" may stand before it)
+// comes a shape in chips or a count:
+//
+//   v5p:8x8x16, v5p-8x8x16   a slice of 8 x 8 x 16 chips
+//   v5p-2048                 Google Cloud's accelerator types. The number counts TensorCores: on v4, v5p and tpu7x two a
+//                            chip, so these are 1,024 chips; on v5e and v6e one a chip. The shape is the slice of that size
+//                            which is most like a cube (v5p-2048: 8x8x16), the default there.
+//
+// Shapes, from Google Cloud's pages on each generation. v5e and v6e: those that are listed, up to 16x16. v4, v5p and
+// tpu7x: parts of a cube that are listed (2x2x1, 2x2x2, 2x2x4, 2x4x4; tpu7x also 1x1x1), and blocks of whole 4x4x4 cubes:
+// AxBxC with A <= B <= C, each a multiple of 4 (up to 256), up to the generation's largest slice. libtpu takes any numbers:
+// it ends the process on some and compiles others for machines that nobody can have.
+//
+// Links. Optical switches close the ring in each dimension of a block of whole cubes; parts of a cube have no rings. On v5e
+// and v6e a dimension has a ring where it has all 16 chips of the pod. Twisted tori are not told to libtpu.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pjrt/pjrt.h"
+#include "plan/chips.h"
+
+namespace flambeau::plan {
+
+struct Pod {
+  Generation generation = Generation::V5e;
+  std::vector<int64_t> shape;  // of a slice, in chips
+  int64_t slices = 1;
+
+  const Chip& chip() const { return chip_of(generation); }
+  int64_t chips_per_slice() const;
+  int64_t chips() const { return slices * chips_per_slice(); }
+  int64_t devices() const { return chips() * chip().devices; }  // what a mesh must multiply out to
+  std::string name() const;         // "v5p:8x8x16": of a slice; parse_pod reads it
+  std::string spoken() const;       // "v5p:8x8x16 (1,024 chips)", "2 slices of tpu7x:4x4x4 (128 chips, 256 devices)"
+
+  // For pjrt::Topology and pjrt::TopologyJob. Lists have three elements, whatever the shape.
+  std::string topology() const;         // "v5:8x8x16"
+  pjrt::Attributes attributes() const;  // "wrap", "chips_per_host_bounds", "num_slices" where there are several, ...
+  std::vector<int64_t> wrap() const;    // 1 for dimensions that are rings
+  std::vector<int64_t> host() const;    // the chips of one host: {2, 2, 1}
+  // libtpu (0.0.52) crashes in its first phase, whatever the program, where there are several slices: compile whole.
+  bool has_first_phase() const { return slices == 1; }
+
+  bool operator==(const Pod&) const = default;
+};
+
+// InvalidArgument, one line, with the nearest legal names, when there is no such pod. Passing it is enough for libtpu to
+// know the topology.
+Pod parse_pod(std::string_view text, int64_t slices = 1);
+
+// All single slices of a generation, smallest first; of the same size, the one most like a cube (or square) first.
+std::vector<Pod> legal_pods(Generation generation);
+
+}  // namespace flambeau::plan
