@@ -72,8 +72,8 @@ def parameter_table(m):
     D, K, Pn, E, F, V, L = m.dim, m.kv_heads, m.heads // m.kv_heads + 2, m.head_dim, m.ffn_dim, m.vocab_size, m.layers
     layers = {
         "attention_norm": ((D,), P("shard")), "ffn_norm": ((D,), P("shard")),
-        "qkv": ((K, Pn, D, E), P("tensor", None, "shard", None)), "wo": ((K, Pn - 2, E, D), P("tensor", None, None, "shard")),
-        "w13": ((2, D, F), P(None, "shard", "tensor")), "w2": ((F, D), P("tensor", "shard")),
+        "qkv": ((K, Pn, E, D), P("tensor", None, None, "shard")), "wo": ((K, Pn - 2, E, D), P("tensor", None, None, "shard")),
+        "w13": ((2, F, D), P(None, "tensor", "shard")), "w2": ((F, D), P("tensor", "shard")),
     }
     if m.qk_norm:
         layers |= {"q_norm": ((E,), P(None)), "k_norm": ((E,), P(None))}
@@ -168,7 +168,7 @@ class Step:
         G = m.heads // m.kv_heads
         spec = lambda name: P(*self.table["layers"][name][1][1:])
         h = self.constrain(self.rms_norm(x_BSD, w["attention_norm"]), self.whole)
-        qkv_BKPSE = self.constrain(self.dense("BSD,KPDE->BKPSE", h, w["qkv"], spec("qkv")), P(DATA, "tensor", None, None, None))
+        qkv_BKPSE = self.constrain(self.dense("BSD,KPED->BKPSE", h, w["qkv"], spec("qkv")), P(DATA, "tensor", None, None, None))
         q, k, v = qkv_BKPSE[:, :, :G], qkv_BKPSE[:, :, G:G + 1], qkv_BKPSE[:, :, G + 1]
         if m.qk_norm:
             q, k = self.rms_norm(q, w["q_norm"]), self.rms_norm(k, w["k_norm"])
@@ -176,7 +176,7 @@ class Step:
         y = checkpoint_name(self.attention(q, k, v, documents_BS), "attention")
         x_BSD = self.constrain(x_BSD + self.constrain(self.dense("BKGSE,KGED->BSD", y, w["wo"], spec("wo")), self.stream), self.stream)
         h = self.constrain(self.rms_norm(x_BSD, w["ffn_norm"]), self.whole)
-        gate_up_TBSF = self.constrain(self.dense("BSD,TDF->TBSF", h, w["w13"], spec("w13")), P(None, DATA, None, "tensor"))
+        gate_up_TBSF = self.constrain(self.dense("BSD,TFD->TBSF", h, w["w13"], spec("w13")), P(None, DATA, None, "tensor"))
         h = jax.nn.silu(gate_up_TBSF[0]) * gate_up_TBSF[1]
         return self.constrain(x_BSD + self.constrain(self.dense("BSF,FD->BSD", h, w["w2"], spec("w2")), self.stream), self.stream)
 

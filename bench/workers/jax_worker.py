@@ -115,8 +115,8 @@ def pod_parameters(case, weights):
     def layer(i):
         get = lambda name: weights[f"model.layers.{i}.{name}.weight"]
         qkv_KPED = np.concatenate([get(f"self_attn.{name}_proj").reshape(K, -1, E, D) for name in "qkv"], axis=1)
-        return {"attention_norm": get("input_layernorm"), "ffn_norm": get("post_attention_layernorm"), "qkv": qkv_KPED.swapaxes(2, 3),
-                "wo": get("self_attn.o_proj").T.reshape(K, G, E, D), "w13": np.stack([get("mlp.gate_proj").T, get("mlp.up_proj").T]),
+        return {"attention_norm": get("input_layernorm"), "ffn_norm": get("post_attention_layernorm"), "qkv": qkv_KPED,
+                "wo": get("self_attn.o_proj").T.reshape(K, G, E, D), "w13": np.stack([get("mlp.gate_proj"), get("mlp.up_proj")]),
                 "w2": get("mlp.down_proj").T}
 
     layers = [layer(i) for i in range(case.layers)]
