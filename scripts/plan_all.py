@@ -98,29 +98,23 @@ def run(plan, results, timeout):
 # ---- the page ------------------------------------------------------------------------------------------------------------
 
 
-COLUMNS = ("configuration", "pod", "mesh", "tokens a step", "HBM GiB a device", "of", "TFLOP", "HBM GB moved", "collectives GB",
-           "step s, estimate", "tokens/s/chip", "MFU", "planned in s")
+COLUMNS = ("configuration", "pod", "mesh", "tokens a step", "attention", "checkpoint", "HBM GiB a device", "of", "TFLOP", "HBM GB moved",
+           "collectives GB", "step s, estimate", "tokens/s/chip", "MFU", "planned in s")
 
 
 def cells(plan, report):
-    gib = lambda n: f"{n / 2**30:.1f}"
     first = [f"`{plan.config}`", plan.topology]
     if "failure" in report:
         return first + [report["failure"].replace("|", "\\|")] + [""] * (len(COLUMNS) - 3)
-    memory, work, estimate = report["memory"], report["work"], report["estimate"]
-    step_s = estimate["step_s"]
-    tokens_a_chip = report["tokens_per_step"] / report["chips"]
-    mfu = report["model_flops"] / (step_s * report["peak_flops"]) if step_s * report["peak_flops"] > 0 else math.nan
-    used = gib(memory["total"]) if memory["total"] <= memory["limit"] or memory["limit"] == 0 else f"**{gib(memory['total'])}**"
-    return first + [mesh_of(report["mesh"]), f"{report['tokens_per_step']:,}", used, gib(memory["limit"]), f"{work['flops'] / 1e12:.1f}",
-                    f"{work['hbm_bytes'] / 1e9:.0f}", f"{work['collective_bytes'] / 1e9:.1f}", f"{step_s:.2f}",
-                    f"{tokens_a_chip / step_s:,.0f}", f"{mfu:.0%}", f"{report['planned_s']:.0f}"]
-
-
-def mesh_of(mesh):
-    """A list of pairs or of objects with two values, or an object: [["shard", 16]], [{"axis": "shard", "size": 16}], {"shard": 16}."""
-    pairs = mesh.items() if isinstance(mesh, dict) else [tuple(p.values()) if isinstance(p, dict) else tuple(p) for p in mesh]
-    return " x ".join(f"{axis} {degree}" for axis, degree in pairs if degree > 1) or "1 device"
+    memory, work = report["memory"], report["work"]
+    mesh = " x ".join(f"{axis} {degree}" for axis, degree in report["mesh"].items() if degree > 1) or "1 device"
+    used = f"{memory['total'] / 2**30:.1f}"
+    known = lambda value, form: "?" if value is None else format(value, form)
+    return first + [mesh, f"{report['tokens_per_step']:,}", report["attention"], report["activation_checkpoint"],
+                    f"**{used}**" if report["fits"] is False else used, f"{memory['limit'] / 2**30:.1f}",
+                    f"{work['flops'] / 1e12:.1f}", f"{work['hbm_bytes'] / 1e9:.0f}", f"{work['collective_bytes'] / 1e9:.1f}",
+                    f"{report['estimate']['step_s']:.2f}", known(report["tokens_per_second_per_chip"], ",.0f"), known(report["mfu"], ".0%"),
+                    f"{report['planned_s']:.0f}"]
 
 
 def page(plans, reports):
