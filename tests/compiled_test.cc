@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 
+#include "hlo/compiled/axes.h"
+#include "hlo/compiled/buffers.h"
 #include "hlo_run.h"
 #include "pjrt/topology_compiler.h"
 
@@ -14,7 +16,9 @@ namespace flambeau::tests {
 namespace {
 
 using hlo::compiled::Analysis;
+using hlo::compiled::Buffers;
 using hlo::compiled::Collective;
+using hlo::compiled::Module;
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
@@ -24,19 +28,18 @@ class Compilers : public testing::TestWithParam<std::string> {
     if (!installed(GetParam())) GTEST_SKIP() << "NOT TESTED, the plugin '" << GetParam() << "' is not installed";
   }
   bool is_tpu() const { return GetParam() == "tpu"; }
-  Analysis compile(const std::string& program) const {
+  Analysis compile(const std::string& program) const { return analyze(compile_module(program).first, 8); }
+  // The second is empty but for TPU's compiler.
+  std::pair<Module, Buffers> compile_module(const std::string& program) const {
     const pjrt::CompileOptions options{.num_partitions = 8};
-    std::string compiled;
     if (is_tpu()) {
-      compiled =
-          pjrt::compile_apart({.plugin = *installed("tpu"), .topology = "v5e:2x4", .program = program, .options = options})
-              .optimized_hlo;
-    } else {
-      const auto client =
-          pjrt::Client::create(pjrt::Plugin::load(*installed(GetParam())), {{"cpu_device_count", int64_t{8}}});
-      compiled = client->compile(program, options)->optimized_hlo();
+      const auto result =
+          pjrt::compile_apart({.plugin = *installed("tpu"), .topology = "v5e:2x4", .program = program, .options = options});
+      return {hlo::compiled::parse_module(result.optimized_hlo),
+              hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges)};
     }
-    return analyze(hlo::compiled::parse_module(compiled), 8);
+    const auto client = pjrt::Client::create(pjrt::Plugin::load(*installed(GetParam())), {{"cpu_device_count", int64_t{8}}});
+    return {hlo::compiled::parse_module(client->compile(program, options)->optimized_hlo()), {}};
   }
 };
 
@@ -243,18 +246,108 @@ const std::string kCollectives =
 })");
 
 TEST_P(Compilers, TellCollectivesApart) {
+  const hlo::compiled::MeshAxes kMesh = {{"a", 2}, {"b", 4}};
   const Analysis a = compile(kCollectives);
   std::vector<std::tuple<std::string, int64_t, int64_t>> got;
   for (const Collective& c : a.collectives) {
     EXPECT_EQ(c.type, "f32");
     EXPECT_EQ(c.loop, -1);
     got.emplace_back(c.kind, c.bytes(), c.group_size);
+    EXPECT_EQ(hlo::compiled::axes_name(axes_of(c, kMesh), kMesh), c.kind == "all-reduce" ? "a" : "b") << c.kind;
   }
   constexpr int64_t kPart = 128 * 256 * 4;
   using Found = std::tuple<std::string, int64_t, int64_t>;
   EXPECT_THAT(got, UnorderedElementsAre(Found("all-gather", 4 * kPart, 4), Found("reduce-scatter", 4 * kPart, 4),
                                         Found("all-reduce", kPart, 2), Found("all-to-all", kPart, 4),
                                         Found("collective-permute", kPart, 4)));
+}
+
+// ---- memory and its traffic ---------------------------------------------------------------------------------------------
+
+// Sizes of 64 MiB a device: none fits TPU's memory on the chip, whose use is the compiler's choice.
+const std::string kLarge = with({{"$split", sharded("8x4096x4096xf32", R"([{"a"}, {}, {}])")},
+                                 {"$t", "tensor<8x4096x4096xf32>"}},
+                                R"(module @large {
+  sdy.mesh @mesh = <["a"=8]>
+  func.func public @main(%x: $split, %y: $split) -> ($split) {
+    %0 = "stablehlo.add"(%x, %y) : ($t, $t) -> $t
+    %1 = "stablehlo.tanh"(%0) : ($t) -> $t
+    return %1 : $t
+  }
+})");
+
+TEST_P(Compilers, ReadAndWriteEachArrayOnce) {
+  constexpr double kArray = 4096.0 * 4096 * 4;
+  const Analysis a = compile(kLarge);
+  ASSERT_EQ(a.operations.size(), 1u);  // one fusion
+  EXPECT_EQ(a.operations[0].bytes_read, 2 * kArray);
+  EXPECT_EQ(a.operations[0].bytes_written, kArray);
+}
+
+// Eight layers of 64 MiB, whole on every device. Each turn takes one off and puts one on a stack: of both it touches a slice.
+const std::string kStack = with(kShort, with({{"$split_w", sharded("8x4096x4096xf32", R"([{}, {}, {}])")},
+                                              {"$w", "tensor<8x4096x4096xf32>"},
+                                              {"$one", "tensor<1x4096x4096xf32>"},
+                                              {"$x", "tensor<4096x4096xf32>"}},
+                                             R"(module @stack {
+  sdy.mesh @mesh = <["a"=8]>
+  func.func public @main(%w: $split_w) -> ($split_w) {
+    %zero = "stablehlo.constant"() {value = dense<0> : $i} : () -> $i
+    %one = "stablehlo.constant"() {value = dense<1> : $i} : () -> $i
+    %eight = "stablehlo.constant"() {value = dense<8> : $i} : () -> $i
+    %none = "stablehlo.constant"() {value = dense<0.0> : $w} : () -> $w
+    %last:3 = "stablehlo.while"(%zero, %none, %w) ({
+    ^bb0(%i: $i, %stack: $w, %weights: $w):
+      %more = "stablehlo.compare"(%i, %eight) {$less} : ($i, $i) -> $p
+      "stablehlo.return"(%more) : ($p) -> ()
+    }, {
+    ^bb0(%i: $i, %stack: $w, %weights: $w):
+      %slice = "stablehlo.dynamic_slice"(%weights, %i, %zero, %zero) {slice_sizes = array<i64: 1, 4096, 4096>}
+        : ($w, $i, $i, $i) -> $one
+      %out = "stablehlo.tanh"(%slice) : ($one) -> $one
+      %sum = "stablehlo.dynamic_update_slice"(%stack, %out, %i, %zero, %zero) : ($w, $one, $i, $i, $i) -> $w
+      %next = "stablehlo.add"(%i, %one) : ($i, $i) -> $i
+      "stablehlo.return"(%next, %sum, %weights) : ($i, $w, $w) -> ()
+    }) : ($i, $w, $w) -> ($i, $w, $w)
+    return %last#1 : $w
+  }
+})"));
+
+TEST_P(Compilers, TouchSlicesOfStacks) {
+  constexpr double kLayer = 4096.0 * 4096 * 4;
+  const Analysis a = compile(kStack);
+  double in_loop = 0;
+  for (const auto& o : a.operations) in_loop += o.loop >= 0 ? o.bytes() * a.runs(o.loop) : 0;
+  // Each layer once in and once out; counters besides.
+  EXPECT_GE(in_loop, 8 * 2 * kLayer);
+  EXPECT_LT(in_loop, 8 * 2 * kLayer * 1.001);
+}
+
+// The reports' sizes are what the module's layouts say, in whole granules; names of one are names of the other.
+TEST_P(Compilers, ReportTheBuffersOfTheirModule) {
+  if (!is_tpu()) GTEST_SKIP() << "the CPU's compilers write no reports";
+  const auto [module, buffers] = compile_module(kFsdp);
+  std::map<std::string, const hlo::compiled::Shape*> shapes;
+  for (const auto& computation : module.computations) {
+    for (const auto& i : computation.instructions) shapes[i.name] = &i.shape;
+  }
+  const Analysis a = analyze(module, 8);
+  int parameters = 0, checked = 0, with_range = 0;
+  for (const auto& allocation : buffers.allocations) {
+    parameters += allocation.parameter >= 0;
+    if (!allocation.in_hbm()) continue;
+    for (const auto& value : allocation.values) {
+      with_range += value.first >= 0 && value.last < buffers.schedule_length;
+      if (value.name.ends_with('}') || !shapes.contains(value.name) || shapes[value.name]->is_tuple()) continue;
+      EXPECT_EQ((shapes[value.name]->laid_out_bytes() + 511) / 512 * 512, value.size) << value.name << " " << value.shape;
+      EXPECT_EQ(hlo::compiled::bytes_of_shape(value.shape), shapes[value.name]->bytes()) << value.shape;
+      ++checked;
+    }
+  }
+  EXPECT_EQ(parameters, static_cast<int>(a.parameters.size()));
+  EXPECT_GE(checked, 5);
+  EXPECT_GE(with_range, 5);
+  EXPECT_GE(buffers.hbm_bytes(), a.parameters[0].shape.bytes() * 2 + a.parameters[1].shape.bytes() * 2);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 //
 // FLAMBEAU_DUMP=folder makes any run write such files. Exit code 2 and one line on standard error when it does not compile;
 // a program that does not fit gives {"out_of_memory": the compiler's text}.
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 
@@ -13,12 +14,16 @@
 
 #include "base/files.h"
 #include "hlo/compiled/analysis.h"
+#include "hlo/compiled/axes.h"
+#include "hlo/compiled/buffers.h"
 #include "pjrt/topology_compiler.h"
 
 namespace flambeau {
 namespace {
 
 using hlo::compiled::Analysis;
+using hlo::compiled::Buffers;
+using hlo::compiled::MeshAxes;
 using nlohmann::json;
 
 struct Request {
@@ -29,21 +34,29 @@ struct Request {
   bool whole = false;
 };
 
-// The number of devices of the program's mesh: the product of the sizes in `sdy.mesh @mesh = <["a"=4,"b"=2]>`; 1 without
-// one.
-int partitions_of(std::string_view program) {
+// The program's mesh, `sdy.mesh @mesh = <["a"=4,"b"=2]>`; empty without one.
+MeshAxes mesh_of(std::string_view program) {
+  MeshAxes mesh;
   const size_t at = program.find("sdy.mesh @");
-  if (at == std::string_view::npos) return 1;
+  if (at == std::string_view::npos) return mesh;
   const std::string_view line = program.substr(at, program.find('>', at) - at);
-  int product = 1;
+  int64_t product = 1;
   for (size_t sign = line.find("\"="); sign != std::string_view::npos; sign = line.find("\"=", sign + 2)) {
-    int size = 0;
+    int64_t size = 0;
     std::from_chars(line.data() + sign + 2, line.data() + line.size(), size);
     if (size < 1 || product > (1 << 20) / size)
       raise<InvalidArgument>("[inspect_program] expected a mesh with sizes, got {}; say --partitions", line);
     product *= size;
+    const size_t quote = line.rfind('"', sign - 1);
+    mesh.emplace_back(line.substr(quote + 1, sign - quote - 1), size);
   }
-  return product;
+  return mesh;
+}
+
+int partitions_of(const MeshAxes& mesh) {
+  int64_t product = 1;
+  for (const auto& [name, size] : mesh) product *= size;
+  return static_cast<int>(product);
 }
 
 // Lines of the compiler's log that tell of costs it could not avoid.
@@ -65,15 +78,20 @@ json to_json(const hlo::compiled::Shape& shape) {
   return parts;
 }
 
-json to_json(const Analysis& analysis) {
-  json parameters = json::array(), collectives = json::array(), loops = json::array(), contractions = json::array();
+json to_json(const Analysis& analysis, const MeshAxes& mesh) {
+  json parameters = json::array(), collectives = json::array(), loops = json::array(), contractions = json::array(),
+       operations = json::array();
   for (const auto& p : analysis.parameters) {
     json parameter = to_json(p.shape);
     parameter.update({{"name", p.name}, {"op_name", p.op_name}, {"aliased", p.aliased}});
     parameters.push_back(std::move(parameter));
   }
   for (const auto& loop : analysis.loops) {
-    loops.push_back({{"name", loop.name}, {"op_name", loop.op_name}, {"parent", loop.parent}, {"trips", nullptr}});
+    loops.push_back({{"name", loop.name},
+                     {"op_name", loop.op_name},
+                     {"parent", loop.parent},
+                     {"trips", nullptr},
+                     {"role", name_of(loop.role)}});
     if (loop.trips) loops.back()["trips"] = *loop.trips;
   }
   for (const auto& c : analysis.collectives) {
@@ -83,6 +101,9 @@ json to_json(const Analysis& analysis) {
                            {"operand_bytes", c.operand_bytes},
                            {"result_bytes", c.result_bytes},
                            {"group_size", c.group_size},
+                           {"axes", hlo::compiled::axes_name(axes_of(c, mesh), mesh)},
+                           {"overlapped_flops", analysis.overlapped_flops(c)},
+                           {"overlapped_bytes", analysis.overlapped_bytes(c)},
                            {"loop", c.loop},
                            {"loop_depth", analysis.nest(c.loop).size()},
                            {"runs", analysis.runs(c.loop)},
@@ -93,9 +114,35 @@ json to_json(const Analysis& analysis) {
     contractions.push_back(
         {{"flops", c.flops}, {"loop", c.loop}, {"runs", analysis.runs(c.loop)}, {"name", c.name}, {"op_name", c.op_name}});
   }
+  for (const auto& o : analysis.operations) {
+    operations.push_back({{"name", o.name},
+                          {"op_name", o.op_name},
+                          {"loop", o.loop},
+                          {"runs", analysis.runs(o.loop)},
+                          {"flops", o.flops},
+                          {"bytes_read", o.bytes_read},
+                          {"bytes_written", o.bytes_written}});
+  }
   return {{"parameters", parameters},   {"result", to_json(analysis.result)}, {"loops", loops},
           {"collectives", collectives}, {"contractions", contractions},       {"flops", analysis.flops()},
-          {"exact", analysis.exact()}};
+          {"operations", operations},   {"hbm_bytes", analysis.hbm_bytes()},  {"exact", analysis.exact()},
+          {"saved_activations", analysis.saved_activations}};
+}
+
+// What lies in HBM, the largest allocations and values first.
+json to_json(const Buffers& buffers) {
+  json values = json::array(), parameters = json::array();
+  for (const auto& allocation : buffers.allocations) {
+    if (!allocation.in_hbm()) continue;
+    if (allocation.parameter >= 0) parameters.push_back({{"number", allocation.parameter}, {"bytes", allocation.size}});
+    for (const auto& v : allocation.values) {
+      values.push_back({{"name", v.name}, {"shape", v.shape}, {"bytes", v.size}, {"offset", v.offset}, {"first", v.first},
+                        {"last", v.last}, {"parameter", allocation.parameter}});
+    }
+  }
+  std::sort(values.begin(), values.end(), [](const json& a, const json& b) { return a["bytes"] > b["bytes"]; });
+  return {{"total", buffers.hbm_bytes()}, {"host", buffers.host_bytes()}, {"schedule_length", buffers.schedule_length},
+          {"parameters", parameters},     {"values", values}};
 }
 
 struct Compiled {
@@ -123,6 +170,7 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
                     {"device_memory", result.device_memory},
                     {"remarks", remarks(result.diagnostics)},
                     {"memory", nullptr}};
+  compiled.notes["buffers"] = to_json(hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges));
   if (result.memory) compiled.notes["memory"] = {{"total", result.memory->total}, {"host", result.memory->host}};
   return compiled;
 }
@@ -141,13 +189,14 @@ Compiled compile_for_cpu(const Request& request, const std::string& program, int
 
 json inspect(const Request& request) {
   std::string program = read_file(request.file);
-  const int partitions = request.partitions > 0 ? request.partitions : partitions_of(program);
+  const MeshAxes mesh = mesh_of(program);
+  const int partitions = request.partitions > 0 ? request.partitions : partitions_of(mesh);
   json out = {{"partitions", partitions}};
   try {
     const Compiled compiled = request.topology.empty() ? compile_for_cpu(request, program, partitions)
                                                        : compile_for_topology(request, std::move(program), partitions);
     if (!request.hlo_file.empty()) write_file_atomically(request.hlo_file, compiled.hlo);
-    out.update(to_json(hlo::compiled::analyze(hlo::compiled::parse_module(compiled.hlo), partitions)));
+    out.update(to_json(hlo::compiled::analyze(hlo::compiled::parse_module(compiled.hlo), partitions), mesh));
     out.update(compiled.notes);
   } catch (const pjrt::OutOfMemory& error) {
     out["out_of_memory"] = error.what();

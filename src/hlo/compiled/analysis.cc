@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
+
+#include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "hlo/compiled/fields.h"
+#include "hlo/compiled/collectives.h"
+#include "hlo/compiled/roles.h"
 #include "hlo/compiled/scope.h"
 
 namespace flambeau::hlo::compiled {
@@ -15,67 +17,6 @@ namespace {
 
 constexpr int kDeepest = 200;
 constexpr int64_t kMostVisits = 5'000'000;
-
-// The kind of a collective's opcode; empty for what is none, and for the later pieces of an asynchronous one.
-std::string_view collective_kind(std::string_view opcode) {
-  constexpr std::string_view kStart = "-start";
-  if (opcode.ends_with(kStart)) opcode.remove_suffix(kStart.size());
-  for (const std::string_view kind : {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
-                                      "collective-permute", "collective-broadcast"}) {
-    if (opcode == kind) return kind;
-  }
-  return {};
-}
-
-// What runs the computations that it calls; others (reduce, sort, ...) apply theirs to single elements.
-bool runs_callees(std::string_view opcode) {
-  for (const std::string_view runs : {"fusion", "call", "conditional", "async-start", "custom-call"}) {
-    if (opcode == runs) return true;
-  }
-  return false;
-}
-
-// Whether XLA's name for "all-reduce of which each device keeps a slice" is on the fusion or call around `scope`.
-bool in_all_reduce_scatter(const Scope& scope) {
-  constexpr std::string_view kName = "all-reduce-scatter";
-  for (const Scope* s = &scope; s != nullptr; s = s->caller) {
-    if (std::string_view(s->computation.name).starts_with(kName)) return true;
-    if (s->call == nullptr || s->call->opcode == "while") return false;
-  }
-  return false;
-}
-
-// Whether TPU's compiler begins `i` here and lets it go on within what runs next, which may be a loop: the fusions there, and the one
-// that waits for its end, hold the same instruction again.
-bool begins_and_goes_on(const Computation& computation, const Instruction& i) {
-  const auto index = static_cast<int>(&i - computation.instructions.data());
-  return std::any_of(computation.instructions.begin(), computation.instructions.end(), [&](const Instruction& user) {
-    return user.custom_call_target == "AsyncCollectiveStart" && std::count(user.operands.begin(), user.operands.end(), index) > 0;
-  });
-}
-
-// The longest way around from device to device. Each device sends to one: no step is taken twice.
-int64_t longest_ring(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
-  std::unordered_map<int64_t, int64_t> next(pairs.begin(), pairs.end());
-  std::unordered_set<int64_t> receivers, seen;
-  for (const auto& [source, target] : pairs) receivers.insert(target);
-  int64_t longest = 0;
-  auto walk = [&](int64_t device) {
-    int64_t length = 0;
-    for (auto at = next.find(device); seen.insert(device).second; device = at->second, at = next.find(device)) {
-      ++length;
-      if (at == next.end()) break;
-    }
-    longest = std::max(longest, length);
-  };
-  for (const auto& [source, target] : pairs) {  // open chains from their beginnings, then rings
-    if (!receivers.contains(source)) walk(source);
-  }
-  for (const auto& [source, target] : pairs) {
-    if (!seen.contains(source)) walk(source);
-  }
-  return longest;
-}
 
 std::string op_name_of(const Scope& scope, const Instruction& i) {
   if (!i.op_name.empty()) return i.op_name;
@@ -85,6 +26,15 @@ std::string op_name_of(const Scope& scope, const Instruction& i) {
   return {};
 }
 
+// The indices of a computation's instructions as they run; operands before users where no whole schedule says more.
+std::vector<int> order_of(const Computation& computation) {
+  if (computation.schedule.size() == computation.instructions.size()) return computation.schedule;
+  std::vector<int> order(computation.instructions.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  return order;
+}
+
+// Runs through a module in the order of its schedules.
 class Walker {
  public:
   Walker(const Module& module, int64_t device_count) : module_(module), device_count_(device_count) {}
@@ -92,11 +42,14 @@ class Walker {
   Analysis run() {
     const Scope entry{module_.entry_computation()};
     read_signature(entry.computation);
-    walk(entry, -1, 0);
+    run_sequence(entry, -1, 0);
+    assign_roles(module_, sites_, analysis_);
     return std::move(analysis_);
   }
 
  private:
+  using Started = std::map<int, std::vector<size_t>>;  // an instruction that starts collectives: which
+
   void read_signature(const Computation& entry) {
     std::vector<const Instruction*> parameters;
     for (const Instruction& i : entry.instructions) {
@@ -112,70 +65,147 @@ class Walker {
     analysis_.result = entry.root_instruction().shape;
   }
 
-  void walk(const Scope& scope, int loop, int depth) {
+  void count_visit(int depth) {
     if (depth > kDeepest) raise<InvalidArgument>("[hlo.analyze] expected calls at most {} deep", kDeepest);
-    for (const Instruction& i : scope.computation.instructions) {
-      if (++visits_ > kMostVisits)
-        raise<InvalidArgument>("[hlo.analyze] expected at most {} visits of instructions", kMostVisits);
-      if (const auto kind = collective_kind(i.opcode); !kind.empty()) add_collective(scope, i, kind, loop);
-      if (const double flops = contraction_flops(scope, i); flops > 0)
-        analysis_.contractions.push_back({i.name, op_name_of(scope, i), flops, loop});
+    if (++visits_ > kMostVisits)
+      raise<InvalidArgument>("[hlo.analyze] expected at most {} visits of instructions", kMostVisits);
+  }
+
+  // The entry, a loop's body or condition, what a call or a branch runs.
+  void run_sequence(const Scope& scope, int loop, int depth) {
+    Started started;
+    for (const int index : order_of(scope.computation)) {
+      const Instruction& i = scope.at(index);
+      count_visit(depth);
       if (i.opcode == "while" && i.called.size() == 2) {
         analysis_.loops.push_back({i.name, i.op_name, loop, trip_count(module_, scope, i)});
+        sites_.push_back({&scope.computation, &i});
         const int inner = static_cast<int>(analysis_.loops.size()) - 1;
-        walk({callee(module_, i, 0), &scope, &i}, inner, depth + 1);
-        walk({callee(module_, i, 1), &scope, &i}, inner, depth + 1);
-      } else if (runs_callees(i.opcode)) {
+        run_sequence({callee(module_, i, 0), &scope, &i}, inner, depth + 1);
+        run_sequence({callee(module_, i, 1), &scope, &i}, inner, depth + 1);
+      } else if (i.opcode == "call" || i.opcode == "conditional") {
         for (size_t which = 0; which < i.called.size(); ++which)
-          walk({callee(module_, i, which), &scope, &i}, loop, depth + 1);
+          run_sequence({callee(module_, i, which), &scope, &i}, loop, depth + 1);
+      } else if (i.opcode.ends_with("-done")) {
+        end_collectives(scope, i, started);
+      } else {
+        run_operation(scope, index, loop, depth, started);
       }
     }
   }
 
-  void add_collective(const Scope& scope, const Instruction& i, std::string_view kind, int loop) {
-    if (i.channel != 0) {
-      if (goes_on(i.channel, loop) || !seen_.emplace(i.channel, loop).second) return;
-      if (begins_and_goes_on(scope.computation, i)) begun_.emplace(i.channel, loop);
+  void run_operation(const Scope& scope, int index, int loop, int depth, Started& started) {
+    const Instruction& i = scope.at(index);
+    Operation operation{.name = i.name, .opcode = i.opcode, .op_name = i.op_name, .loop = loop};
+    std::vector<size_t> begun;
+    look_into(scope, i, loop, depth, operation, begun);
+    const Traffic bytes = traffic(module_, scope, i);
+    operation.bytes_read = bytes.read;
+    operation.bytes_written = bytes.written;
+    if (begun.empty() && operation.flops == 0 && bytes.read + bytes.written == 0) return;
+    analysis_.operations.push_back(std::move(operation));
+    if (i.opcode.ends_with("-start")) started.emplace(index, std::move(begun));
+  }
+
+  // What an instruction, or the fusion that it is, multiplies and sends.
+  void look_into(const Scope& scope, const Instruction& i, int loop, int depth, Operation& operation,
+                 std::vector<size_t>& begun) {
+    if (!collective_kind(i.opcode).empty()) take_collective(scope, i, loop, begun);
+    if (const double flops = contraction_flops(scope, i); flops > 0) {
+      analysis_.contractions.push_back({i.name, op_name_of(scope, i), flops, loop});
+      operation.flops += flops;
     }
-    if (kind == "all-reduce" && in_all_reduce_scatter(scope)) kind = "reduce-scatter";
-    Collective c{.kind = std::string(kind),
-                 .type = {},
-                 .group_size = i.groups.size,
-                 .channel = i.channel,
-                 .loop = loop,
-                 .name = i.name,
-                 .op_name = op_name_of(scope, i)};
-    for (const int operand : i.operands) {
-      const Shape& shape = scope.at(operand).shape;
-      c.operand_bytes += shape.bytes();
-      if (c.type.empty() && !shape.is_tuple()) c.type = shape.type;
+    if (!runs_callees(i.opcode)) return;
+    for (size_t which = 0; which < i.called.size(); ++which) {
+      const Scope inner{callee(module_, i, which), &scope, &i};
+      for (const Instruction& part : inner.computation.instructions) {
+        count_visit(depth + 1);
+        look_into(inner, part, loop, depth + 1, operation, begun);
+      }
     }
-    if (!i.source_target_pairs.empty()) c.group_size = longest_ring(i.source_target_pairs);
-    if (c.group_size == 0) c.group_size = device_count_;
-    c.result_bytes = c.operand_bytes;
-    if (kind == "all-gather") c.result_bytes = checked_product(c.operand_bytes, std::max<int64_t>(c.group_size, 1));
-    if (kind == "reduce-scatter") c.result_bytes = c.operand_bytes / std::max<int64_t>(c.group_size, 1);
+  }
+
+  // A collective that begins with the operation to come, or a further piece of one that began before.
+  void take_collective(const Scope& scope, const Instruction& i, int loop, std::vector<size_t>& begun) {
+    const size_t here = analysis_.operations.size();
+    if (const auto known = piece_of(i.channel, loop)) {
+      end_at(*known, here);
+      return;
+    }
+    if (i.channel != 0) seen_.emplace(std::pair(i.channel, loop), analysis_.collectives.size());
+    if (begins_and_goes_on(scope.computation, i)) going_on_.insert(analysis_.collectives.size());
+    Collective c = collective_at(scope, i, device_count_);
+    c.loop = loop;
+    c.op_name = op_name_of(scope, i);
+    c.begin = c.end = here;
+    begun.push_back(analysis_.collectives.size());
     analysis_.collectives.push_back(std::move(c));
   }
 
-  // Whether an instruction of this channel in `loop` is part of a collective that began there or around it.
-  bool goes_on(int64_t channel, int loop) const {
-    const auto [first, last] = begun_.equal_range(channel);
-    const std::vector<int> around = analysis_.nest(loop);
-    return std::any_of(first, last, [&](const auto& begun) {
-      return begun.second == -1 || std::find(around.begin(), around.end(), begun.second) != around.end();
-    });
+  // The collective that an instruction of this channel in `loop` is a part of: one that began there, or around the loop and
+  // goes on.
+  std::optional<size_t> piece_of(int64_t channel, int loop) const {
+    if (channel == 0) return std::nullopt;
+    for (int around = loop;; around = analysis_.loops[static_cast<size_t>(around)].parent) {
+      const auto found = seen_.find({channel, around});
+      if (found != seen_.end() && (around == loop || going_on_.contains(found->second))) return found->second;
+      if (around < 0) return std::nullopt;
+    }
+  }
+
+  // The collective has ended before the operation `position`; what lies after its own first operation is beside it.
+  void end_at(size_t collective, size_t position) {
+    Collective& c = analysis_.collectives[collective];
+    if (asynchronous_.insert(collective).second) ++c.begin;
+    c.end = std::max(c.begin, position);
+  }
+
+  void end_collectives(const Scope& scope, const Instruction& done, const Started& started) {
+    const Instruction* i = &done;
+    while (!i->operands.empty()) {
+      const int operand = i->operands[0];
+      if (const auto found = started.find(operand); found != started.end()) {
+        for (const size_t collective : found->second) end_at(collective, analysis_.operations.size());
+        return;
+      }
+      i = &scope.at(operand);
+      if (!i->opcode.ends_with("-update")) return;
+    }
   }
 
   const Module& module_;
   int64_t device_count_;
   int64_t visits_ = 0;
-  std::set<std::pair<int64_t, int>> seen_;  // channel, loop
-  std::multimap<int64_t, int> begun_;        // the same, of those that go on after their first instruction
+  std::map<std::pair<int64_t, int>, size_t> seen_;  // channel and loop: a collective
+  std::set<size_t> going_on_, asynchronous_;        // collectives
+  std::vector<LoopSite> sites_;
   Analysis analysis_;
 };
 
 }  // namespace
+
+bool runs_callees(std::string_view opcode) {
+  for (const std::string_view runs : {"fusion", "call", "conditional", "async-start", "custom-call"}) {
+    if (opcode == runs) return true;
+  }
+  return false;
+}
+
+std::string value_name(std::string_view instruction, const std::vector<int64_t>& element) {
+  if (element.empty()) return std::string(instruction);
+  return fmt::format("{}{{{}}}", instruction, fmt::join(element, ","));
+}
+
+std::string_view name_of(LoopRole role) {
+  switch (role) {
+    case LoopRole::Other: return "";
+    case LoopRole::LayersForward: return "layers, forward";
+    case LoopRole::LayersBackward: return "layers, backward";
+    case LoopRole::Loss: return "loss";
+    case LoopRole::Accumulation: return "accumulation";
+  }
+  return "";
+}
 
 std::vector<int> Analysis::nest(int loop) const {
   std::vector<int> nest;
@@ -183,16 +213,45 @@ std::vector<int> Analysis::nest(int loop) const {
   return nest;
 }
 
-double Analysis::runs(int loop) const {
-  double runs = 1;
-  for (const int around : nest(loop)) runs *= static_cast<double>(loops[static_cast<size_t>(around)].trips.value_or(1));
-  return runs;
-}
+double Analysis::runs(int loop) const { return runs_within(loop, -1); }
 
 double Analysis::flops() const {
   double total = 0;
   for (const Contraction& c : contractions) total += c.flops * runs(c.loop);
   return total;
+}
+
+double Analysis::hbm_bytes() const {
+  double total = 0;
+  for (const Operation& o : operations) total += o.bytes() * runs(o.loop);
+  return total;
+}
+
+// A loop that lies between begin and end runs all its turns there.
+double Analysis::runs_within(int loop, int outer) const {
+  double runs = 1;
+  for (; loop >= 0 && loop != outer; loop = loops[static_cast<size_t>(loop)].parent)
+    runs *= static_cast<double>(loops[static_cast<size_t>(loop)].trips.value_or(1));
+  return runs;
+}
+
+double Analysis::overlapped_flops(const Collective& c) const {
+  double total = 0;
+  for (size_t i = c.begin; i < c.end; ++i) total += operations[i].flops * runs_within(operations[i].loop, c.loop);
+  return total;
+}
+
+double Analysis::overlapped_bytes(const Collective& c) const {
+  double total = 0;
+  for (size_t i = c.begin; i < c.end; ++i) total += operations[i].bytes() * runs_within(operations[i].loop, c.loop);
+  return total;
+}
+
+LoopRole Analysis::role(int loop) const {
+  for (; loop >= 0; loop = loops[static_cast<size_t>(loop)].parent) {
+    if (loops[static_cast<size_t>(loop)].role != LoopRole::Other) return loops[static_cast<size_t>(loop)].role;
+  }
+  return LoopRole::Other;
 }
 
 bool Analysis::exact() const {

@@ -1,4 +1,4 @@
-// What a compiled program does on one device: what it takes, its loops, what it sends, what it multiplies.
+// What a compiled program does on one device: what it takes, its loops, what it sends, multiplies and moves.
 //
 //   const Analysis analysis = analyze(parse_module(executable.optimized_hlo()));
 //   for (const Collective& c : analysis.collectives) use(c.kind, c.bytes(), analysis.runs(c.loop));
@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hlo/compiled/module.h"
@@ -22,10 +24,15 @@ struct Parameter {
   bool aliased = false;  // an output takes over its memory
 };
 
+// What a loop of a training step is there for.
+enum class LoopRole { Other, LayersForward, LayersBackward, Loss, Accumulation };
+std::string_view name_of(LoopRole role);  // "layers, forward"
+
 struct Loop {
   std::string name, op_name;
   int parent = -1;  // the loop around it, an index into Analysis::loops; -1: none
   std::optional<int64_t> trips;
+  LoopRole role = LoopRole::Other;
 };
 
 struct Collective {
@@ -37,10 +44,26 @@ struct Collective {
   int64_t operand_bytes = 0, result_bytes = 0;
   int64_t group_size = 0;  // devices that talk to each other; of a permute: in a ring. 0: not said
   int64_t channel = 0;
+  ReplicaGroups groups;
+  SourceTargetPairs source_target_pairs;
   int loop = -1;  // the innermost around it, an index into Analysis::loops; -1: none
+  // It begins before the operation `begin` of Analysis::operations and has ended before `end`: what lies between runs while
+  // it is under way. Equal: nothing does.
+  size_t begin = 0, end = 0;
   std::string name, op_name;
 
   int64_t bytes() const { return operand_bytes > result_bytes ? operand_bytes : result_bytes; }
+};
+
+// What a device does as one piece: an instruction of a schedule that multiplies, moves bytes of its large memory, or takes
+// part in a collective. What a fusion holds is a part of it.
+struct Operation {
+  std::string name, opcode, op_name;
+  int loop = -1;
+  double flops = 0;                          // of one run, as are the others
+  double bytes_read = 0, bytes_written = 0;  // of HBM, in whole tiles; memory on the chip does not count
+
+  double bytes() const { return bytes_read + bytes_written; }
 };
 
 struct Contraction {  // a dot or convolution
@@ -56,12 +79,24 @@ struct Analysis {
   // An asynchronous one counts once however many pieces it is in: those of a channel in a loop are one.
   std::vector<Collective> collectives;
   std::vector<Contraction> contractions;
+  std::vector<Operation> operations;  // in the order in which they run; those of a loop stand where the loop runs
+  // Values that a forward loop of the layers stacks up, turn by turn, and a backward one reads, by all the names that they
+  // have (value_name).
+  std::set<std::string> saved_activations;
 
   std::vector<int> nest(int loop) const;  // outermost first
   double runs(int loop) const;            // of what stands in the loop, in one run of the program: the product of trips
+  double runs_within(int loop, int outer) const;  // the same, in one run of what stands in `outer`, a loop around it
   double flops() const;                   // of all contractions
+  double hbm_bytes() const;               // that all operations read and write
+  double overlapped_flops(const Collective& collective) const;  // of what runs while it is under way, once
+  double overlapped_bytes(const Collective& collective) const;  // the same, of HBM
+  LoopRole role(int loop) const;          // of the innermost loop around with a role
   bool exact() const;                     // whether all trip counts are known
 };
+
+// What reports of a compiler call a value: "fusion.12", "while.9{2}" for an element of a tuple.
+std::string value_name(std::string_view instruction, const std::vector<int64_t>& element);
 
 // `device_count`: of the program, for collectives that do not say who takes part. InvalidArgument for dimensions that
 // contradict shapes, and for programs beyond all measure (call chains over 200 deep, more than five million visits).

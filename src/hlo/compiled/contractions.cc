@@ -19,7 +19,7 @@ int64_t dim_at(const Instruction& of, const Shape& shape, int64_t dim) {
 
 double dot_flops(const Scope& scope, const Instruction& dot) {
   double flops = 2 * static_cast<double>(dot.shape.elements());
-  for (const int64_t dim : dot.dot->lhs_contracting)
+  for (const int64_t dim : dot.dot_contracting)
     flops *= static_cast<double>(dim_at(dot, scope.at(dot.operands[0]).shape, dim));
   return flops;
 }
@@ -74,7 +74,7 @@ double convolution_flops(const Scope& scope, const Instruction& convolution) {
 
 double contraction_flops(const Scope& scope, const Instruction& i) {
   if (i.operands.size() < 2) return 0;
-  if (i.opcode == "dot" && i.dot) return dot_flops(scope, i);
+  if (i.opcode == "dot") return dot_flops(scope, i);
   if (i.opcode == "convolution" && i.convolution) return convolution_flops(scope, i);
   return 0;
 }

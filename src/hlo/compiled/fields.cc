@@ -6,6 +6,7 @@ namespace flambeau::hlo::compiled {
 namespace {
 
 constexpr int kDeepestShape = 16;
+constexpr size_t kMostTiledDims = 64;
 constexpr int kTuple = 13;
 
 struct PrimitiveType {
@@ -30,14 +31,59 @@ int bits_of(std::string_view type) {
   return 0;
 }
 
+// Elements that an array of `dims` (major dimension first) takes when each tile's last dimensions are filled up to whole
+// tiles: [5, 100] in tiles of 8 x 128 takes 8 x 128. A further tile divides what the one before it made.
+int64_t fill_tiles(std::vector<int64_t> dims, const std::vector<std::vector<int64_t>>& tiles) {
+  for (const auto& tile : tiles) {
+    while (dims.size() < tile.size()) dims.insert(dims.begin(), 1);
+    const size_t first = dims.size() - tile.size();
+    for (size_t i = 0; i < tile.size(); ++i) {
+      int64_t& dim = dims[first + i];
+      dim = dim / tile[i] + (dim % tile[i] != 0);
+    }
+    dims.insert(dims.end(), tile.begin(), tile.end());
+    if (dims.size() > kMostTiledDims) raise<InvalidArgument>("[hlo.parse] expected a layout with few tiles");
+  }
+  int64_t elements = 1;
+  for (const int64_t dim : dims) elements = checked_product(elements, dim);
+  return elements;
+}
+
+// LayoutProto {1 minor to major, 6 tile {1 dimensions}, 8 memory space}, of a shape whose dimensions are known.
+void parse_layout(std::string_view message, Shape& shape) {
+  std::vector<int64_t> minor_to_major;
+  std::vector<std::vector<int64_t>> tiles;
+  bool plain = true;  // tiles that only divide dimensions: negative sizes combine them, which no compiler here uses
+  for_each_field(message, "LayoutProto", [&](const ProtoReader& field) {
+    if (field.field() == 1) take_integers(field, minor_to_major);
+    if (field.field() == 8) shape.memory_space = static_cast<int64_t>(field.integer());
+    if (field.field() != 6) return;
+    tiles.emplace_back();
+    for_each_field(field.bytes(), "TileProto", [&](const ProtoReader& dimension) {
+      if (dimension.field() == 1) take_integers(dimension, tiles.back());
+    });
+    for (const int64_t size : tiles.back()) plain = plain && size >= 1;
+  });
+  if (tiles.empty() || !plain) return;
+  std::vector<int64_t> major_first;
+  for (auto dim = minor_to_major.rbegin(); dim != minor_to_major.rend(); ++dim) {
+    if (*dim < 0 || static_cast<size_t>(*dim) >= shape.dims.size())
+      raise<InvalidArgument>("[hlo.parse] expected a layout of {} dimensions, got {}", shape.dims.size(), *dim);
+    major_first.push_back(shape.dims[static_cast<size_t>(*dim)]);
+  }
+  if (major_first.size() == shape.dims.size()) shape.laid_out = fill_tiles(std::move(major_first), tiles);
+}
+
 Shape parse_shape_at(std::string_view message, int depth) {
   if (depth > kDeepestShape) raise<InvalidArgument>("[hlo.parse] expected tuples at most {} deep", kDeepestShape);
   Shape shape;
   uint64_t type = 0;
+  std::string_view layout;
   for_each_field(message, "ShapeProto", [&](const ProtoReader& field) {
     if (field.field() == 2) type = field.integer();
     if (field.field() == 3) take_integers(field, shape.dims);
     if (field.field() == 4) shape.parts.push_back(parse_shape_at(field.bytes(), depth + 1));
+    if (field.field() == 5) layout = field.bytes();
   });
   shape.type = type < std::size(kTypes) ? kTypes[type].name : "unknown";
   if (type != kTuple) shape.parts.clear();
@@ -46,8 +92,22 @@ Shape parse_shape_at(std::string_view message, int depth) {
     if (dim < 0) raise<InvalidArgument>("[hlo.parse] expected dimensions of at least 0, got {}", dim);
     elements = checked_product(elements, dim);
   }
-  checked_product(elements, 16);  // bytes of the largest type
+  shape.laid_out = elements;
+  parse_layout(layout, shape);
+  checked_product(std::max(elements, shape.laid_out), 16);  // bytes of the largest type
   return shape;
+}
+
+// Sums of parts wrap rather than overflow: 2^30 parts of the largest size are no program.
+int64_t sum_of_parts(const Shape& shape, int64_t own, int64_t (Shape::*of_part)() const) {
+  auto total = static_cast<uint64_t>(own);
+  for (const Shape& part : shape.parts) total += static_cast<uint64_t>((part.*of_part)());
+  return static_cast<int64_t>(total & ~(uint64_t{1} << 63));
+}
+
+int64_t bytes_of(std::string_view type, int64_t elements) {
+  const int bits = bits_of(type);
+  return bits >= 8 ? elements * (bits / 8) : (elements / 8) * bits + (elements % 8 * bits + 7) / 8;
 }
 
 }  // namespace
@@ -64,14 +124,12 @@ int64_t Shape::elements() const {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
-int64_t Shape::bytes() const {
-  // Sums of parts wrap rather than overflow: 2^30 parts of the largest size are no program.
-  uint64_t total = 0;
-  for (const Shape& part : parts) total += static_cast<uint64_t>(part.bytes());
-  const int bits = bits_of(type);
-  if (bits >= 8) total += static_cast<uint64_t>(elements()) * static_cast<uint64_t>(bits / 8);
-  if (bits > 0 && bits < 8) total += (static_cast<uint64_t>(elements()) * static_cast<uint64_t>(bits) + 7) / 8;
-  return static_cast<int64_t>(total & ~(uint64_t{1} << 63));
+int64_t Shape::bytes() const { return sum_of_parts(*this, bytes_of(type, elements()), &Shape::bytes); }
+
+int64_t Shape::laid_out_bytes() const { return sum_of_parts(*this, bytes_of(type, laid_out), &Shape::laid_out_bytes); }
+
+int64_t Shape::hbm_bytes() const {
+  return sum_of_parts(*this, memory_space == 0 ? bytes_of(type, laid_out) : 0, &Shape::hbm_bytes);
 }
 
 void take_integers(const ProtoReader& field, std::vector<int64_t>& integers) {
@@ -102,16 +160,10 @@ std::optional<int64_t> parse_integer_literal(std::string_view message) {
   return integers.front();
 }
 
-DotDims parse_dot_dims(std::string_view message) {
-  DotDims dims;
+std::vector<int64_t> parse_dot_contracting(std::string_view message) {
+  std::vector<int64_t> dims;
   for_each_field(message, "DotDimensionNumbers", [&](const ProtoReader& field) {
-    switch (field.field()) {
-      case 1: take_integers(field, dims.lhs_contracting); break;
-      case 2: take_integers(field, dims.rhs_contracting); break;
-      case 3: take_integers(field, dims.lhs_batch); break;
-      case 4: take_integers(field, dims.rhs_batch); break;
-      default: break;
-    }
+    if (field.field() == 1) take_integers(field, dims);
   });
   return dims;
 }
@@ -121,11 +173,7 @@ void parse_convolution_dims(std::string_view message, ConvolutionDims& dims) {
     const auto integer = static_cast<int64_t>(field.integer());
     switch (field.field()) {
       case 3: dims.kernel_input_feature = integer; break;
-      case 4: dims.kernel_output_feature = integer; break;
-      case 6: take_integers(field, dims.kernel_spatial); break;
       case 7: dims.input_batch = integer; break;
-      case 8: dims.input_feature = integer; break;
-      case 9: dims.output_batch = integer; break;
       case 10: dims.output_feature = integer; break;
       case 11: take_integers(field, dims.input_spatial); break;
       case 12: take_integers(field, dims.output_spatial); break;
@@ -148,65 +196,6 @@ std::vector<WindowDim> parse_window(std::string_view message) {
     window.push_back(dim);
   });
   return window;
-}
-
-void add_replica_group(std::string_view message, ReplicaGroups& groups) {
-  std::vector<int64_t> ids;
-  for_each_field(message, "ReplicaGroup", [&](const ProtoReader& field) {
-    if (field.field() == 1) take_integers(field, ids);
-  });
-  ++groups.count;
-  groups.size = std::max(groups.size, static_cast<int64_t>(ids.size()));
-}
-
-ReplicaGroups parse_iota_replica_groups(std::string_view message) {
-  ReplicaGroups groups;
-  for_each_field(message, "IotaReplicaGroupListProto", [&](const ProtoReader& field) {
-    if (field.field() == 1) groups.count = static_cast<int64_t>(field.integer());
-    if (field.field() == 2) groups.size = static_cast<int64_t>(field.integer());
-  });
-  return groups;
-}
-
-ReplicaGroups parse_collective_device_list(std::string_view message) {
-  ReplicaGroups groups;
-  for_each_field(message, "CollectiveDeviceListProto", [&](const ProtoReader& field) {
-    if (field.field() == 1) add_replica_group(field.bytes(), groups);
-    if (field.field() == 2) groups = parse_iota_replica_groups(field.bytes());
-  });
-  return groups;
-}
-
-// {1 mesh {1 axis {1 name, 2 size}, 2 device ids}, 2 axis {1 index into the mesh, 2 part {1 size before it, 2 size}}}:
-// the devices that differ in these axes alone are a group.
-ReplicaGroups parse_mesh_axes_replica_groups(std::string_view message) {
-  std::vector<int64_t> sizes;
-  int64_t devices = 1, size = 1;
-  for_each_field(proto_field(message, 1), "MeshProto", [&](const ProtoReader& axis) {
-    if (axis.field() != 1) return;
-    int64_t axis_size = 0;
-    for_each_field(axis.bytes(), "MeshAxis", [&](const ProtoReader& field) {
-      if (field.field() == 2) axis_size = static_cast<int64_t>(field.integer());
-    });
-    if (axis_size < 1) raise<InvalidArgument>("[hlo.parse] expected axes of at least one device, got {}", axis_size);
-    sizes.push_back(axis_size);
-    devices = checked_product(devices, axis_size);
-  });
-  for_each_field(message, "MeshAxesReplicaGroupListProto", [&](const ProtoReader& axis) {
-    if (axis.field() != 2) return;
-    uint64_t index = 0;
-    int64_t part = 0;
-    for_each_field(axis.bytes(), "AxisRefProto", [&](const ProtoReader& field) {
-      if (field.field() == 1) index = field.integer();
-      if (field.field() != 2) return;
-      for_each_field(field.bytes(), "SubAxis", [&](const ProtoReader& sub) {
-        if (sub.field() == 2) part = static_cast<int64_t>(sub.integer());
-      });
-    });
-    if (index >= sizes.size() || part < 0) raise<InvalidArgument>("[hlo.parse] expected an axis of the mesh, got {}", index);
-    size = checked_product(size, part > 0 ? part : sizes[index]);
-  });
-  return {devices / size, size};
 }
 
 }  // namespace flambeau::hlo::compiled

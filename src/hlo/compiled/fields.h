@@ -28,7 +28,7 @@ void take_integers(const ProtoReader& field, std::vector<int64_t>& integers);
 
 Shape parse_shape(std::string_view message);
 std::optional<int64_t> parse_integer_literal(std::string_view message);
-DotDims parse_dot_dims(std::string_view message);
+std::vector<int64_t> parse_dot_contracting(std::string_view message);  // of the left operand
 void parse_convolution_dims(std::string_view message, ConvolutionDims& dims);
 std::vector<WindowDim> parse_window(std::string_view message);
 

@@ -22,30 +22,36 @@ struct Shape {
   std::string_view type = "token";  // HLO's spelling: pred, s32, bf16, f32, f8e4m3fn
   std::vector<int64_t> dims;
   std::vector<Shape> parts;  // of a tuple
+  int64_t laid_out = 0;      // elements that an array takes in memory: its layout may pad dimensions to whole tiles
+  int64_t memory_space = 0;  // 0: the device's large memory (HBM); others are on the chip, or the host's
 
   bool is_tuple() const { return type == "tuple"; }
-  int64_t elements() const;  // of an array; 0 for others
-  int64_t bytes() const;     // dense, all parts together: layouts may pad
+  int64_t elements() const;        // of an array; 0 for others
+  int64_t bytes() const;           // of the elements, all parts together
+  int64_t laid_out_bytes() const;  // as it lies in memory, all parts together
+  int64_t hbm_bytes() const;       // the same, of the parts that lie in HBM
 };
 
 // The devices that take part in a collective: `count` groups of `size`. Zeros: not said, which means all in one.
 struct ReplicaGroups {
   int64_t count = 0, size = 0;
+  // Group after group, device k is the k-th of 0, 1, 2, ... laid out as `dims`, whose dimensions are then taken in `order`;
+  // where `ids` are given, the k-th stands for ids[k]. Without dims, ids are the devices.
+  std::vector<int64_t> dims, order, ids;
+
+  // All devices, group after group. None where the fields contradict each other, or groups differ in size.
+  std::optional<std::vector<int64_t>> devices() const;
 };
 
-struct DotDims {
-  std::vector<int64_t> lhs_contracting, rhs_contracting, lhs_batch, rhs_batch;
-};
+using SourceTargetPairs = std::vector<std::pair<int64_t, int64_t>>;
 
 struct WindowDim {
   int64_t size = 1, stride = 1, padding_low = 0, padding_high = 0, window_dilation = 1, base_dilation = 1;
 };
 
 struct ConvolutionDims {
-  int64_t input_batch = 0, input_feature = 0, kernel_input_feature = 0, kernel_output_feature = 0, output_batch = 0,
-          output_feature = 0;
-  std::vector<int64_t> input_spatial, kernel_spatial, output_spatial;
-  int64_t feature_groups = 1, batch_groups = 1;
+  int64_t input_batch = 0, kernel_input_feature = 0, output_feature = 0, batch_groups = 1;
+  std::vector<int64_t> input_spatial, output_spatial;
   std::vector<WindowDim> window;
 };
 
@@ -58,12 +64,11 @@ struct Instruction {
   std::string backend_config, custom_call_target, comparison;  // "LT", "NE", ...
   int64_t channel = 0;                                         // of a collective; 0: none
   int64_t parameter_number = 0, tuple_index = 0;
-  std::vector<int64_t> dimensions;
-  std::optional<int64_t> integer;  // of a constant that is one integer of 32 or 64 bits
-  std::optional<DotDims> dot;
+  std::optional<int64_t> integer;         // of a constant that is one integer of 32 or 64 bits
+  std::vector<int64_t> dot_contracting;  // dimensions of a dot's left operand
   std::optional<ConvolutionDims> convolution;
   ReplicaGroups groups;
-  std::vector<std::pair<int64_t, int64_t>> source_target_pairs;  // of a collective-permute
+  SourceTargetPairs source_target_pairs;  // of a collective-permute
 };
 
 struct Computation {

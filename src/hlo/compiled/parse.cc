@@ -48,7 +48,6 @@ RawInstruction parse_instruction(std::string_view message) {
       case 8: i.integer = parse_integer_literal(field.bytes()); break;
       case 9: i.parameter_number = integer; break;
       case 13: i.tuple_index = integer; break;
-      case 14: take_integers(field, i.dimensions); break;
       case 15: convolution.window = parse_window(field.bytes()); break;
       case 16:
         parse_convolution_dims(field.bytes(), convolution);
@@ -56,13 +55,12 @@ RawInstruction parse_instruction(std::string_view message) {
         break;
       case 26: i.channel = std::max<int64_t>(integer, 0); break;
       case 28: i.custom_call_target = field.bytes(); break;
-      case 30: i.dot = parse_dot_dims(field.bytes()); break;
+      case 30: i.dot_contracting = parse_dot_contracting(field.bytes()); break;
       case 35: raw.id = integer; break;
       case 36: take_integers(field, raw.operands); break;
       case 38: take_integers(field, raw.called); break;
       case 43: i.backend_config = field.bytes(); break;
       case 49: add_replica_group(field.bytes(), i.groups); break;
-      case 50: convolution.feature_groups = std::max<int64_t>(integer, 1); break;
       case 52: i.source_target_pairs.push_back(parse_pair(field.bytes())); break;
       case 58: convolution.batch_groups = std::max<int64_t>(integer, 1); break;
       case 63: i.comparison = field.bytes(); break;

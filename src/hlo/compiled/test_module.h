@@ -30,6 +30,16 @@ inline std::string packed(std::vector<int64_t> integers) {
   return bytes.str();
 }
 
+// A shape that lies in memory space `space`, row-major in `tile` where there is one.
+inline std::string placed(int type, std::vector<int64_t> dims, int64_t space, std::vector<int64_t> tile = {}) {
+  std::vector<int64_t> minor_to_major;
+  for (size_t i = dims.size(); i-- > 0;) minor_to_major.push_back(static_cast<int64_t>(i));
+  ProtoWriter layout;
+  layout.bytes(1, packed(minor_to_major)).integer(8, space);
+  if (!tile.empty()) layout.bytes(6, ProtoWriter().bytes(1, packed(std::move(tile))).str());
+  return shape(type, std::move(dims)) + ProtoWriter().bytes(5, layout.str()).str();
+}
+
 // `more` are further fields, serialized.
 inline std::string instruction(int64_t id, const std::string& opcode, const std::string& shape,
                                std::vector<int64_t> operands = {}, const std::string& more = {}) {
@@ -51,8 +61,15 @@ inline std::string parameter(int64_t id, const std::string& shape, int64_t numbe
   return instruction(id, "parameter", shape, {}, integer_field(9, number));
 }
 
+inline std::string element(int64_t id, int64_t of, int64_t index, const std::string& shape) {
+  return instruction(id, "get-tuple-element", shape, {of}, integer_field(13, index));
+}
 inline std::string element(int64_t id, int64_t of, int64_t index, int type = kS32) {
-  return instruction(id, "get-tuple-element", shape(type), {of}, integer_field(13, index));
+  return element(id, of, index, shape(type));
+}
+
+inline std::string op_name(const std::string& name) {
+  return ProtoWriter().bytes(7, ProtoWriter().bytes(2, name).str()).str();
 }
 
 inline std::string computation(int64_t id, std::vector<std::string> instructions, int64_t root,

@@ -1,0 +1,18 @@
+// What a collective is: its kind, who takes part, how many bytes. Internal to src/hlo/compiled.
+#pragma once
+
+#include <string_view>
+
+#include "hlo/compiled/analysis.h"
+#include "hlo/compiled/scope.h"
+
+namespace flambeau::hlo::compiled {
+
+// Of an instruction whose opcode has a collective_kind. Where it stands (loop, begin, end, op_name) is left to the caller.
+Collective collective_at(const Scope& scope, const Instruction& instruction, int64_t device_count);
+
+// Whether TPU's compiler begins the collective here and lets it go on within what runs next, which may be a loop: the fusions
+// there, and the one that waits for its end, hold the same instruction again.
+bool begins_and_goes_on(const Computation& computation, const Instruction& collective);
+
+}  // namespace flambeau::hlo::compiled

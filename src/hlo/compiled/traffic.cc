@@ -1,0 +1,174 @@
+// traffic: bytes of HBM that an instruction reads and writes.
+//
+// A fusion reads what it uses of its operands: all, or the slices that it takes. It writes its results, but of an update in
+// place only the update, and nothing where it passes an operand on.
+#include <algorithm>
+
+#include "base/error.h"
+#include "hlo/compiled/scope.h"
+
+namespace flambeau::hlo::compiled {
+namespace {
+
+constexpr int kDeepest = 200;
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool takes_part_of(std::string_view opcode) { return is_one_of(opcode, {"slice", "dynamic-slice", "gather"}); }
+bool updates_in_place(std::string_view opcode) { return is_one_of(opcode, {"dynamic-update-slice", "scatter"}); }
+bool renames(std::string_view opcode) { return is_one_of(opcode, {"bitcast", "get-tuple-element", "tuple"}); }
+
+bool moves_nothing(const Instruction& i) {
+  // The ends of asynchronous operations count at their starts, a loop's turns where they run.
+  if (i.opcode.ends_with("-done") || i.opcode.ends_with("-update") || renames(i.opcode)) return true;
+  if (is_one_of(i.opcode, {"parameter", "constant", "after-all", "partition-id", "replica-id", "optimization-barrier",
+                           "add-dependency", "while", "conditional", "call"}))
+    return true;
+  return i.opcode == "custom-call" &&
+         is_one_of(i.custom_call_target, {"AllocateBuffer", "ConcatBitcast", "AsyncCollectiveDone", "Sharding"});
+}
+
+// Of an update or scatter: its new elements.
+double update_bytes(const Scope& scope, const Instruction& i) {
+  const size_t which = i.opcode == "scatter" ? 2 : 1;
+  return i.operands.size() > which ? static_cast<double>(scope.at(i.operands[which]).shape.laid_out_bytes()) : 0;
+}
+
+const Instruction* parameter_of(const Computation& computation, size_t number) {
+  for (const Instruction& i : computation.instructions) {
+    if (i.opcode == "parameter" && i.parameter_number == static_cast<int64_t>(number)) return &i;
+  }
+  return nullptr;
+}
+
+int index_in(const Computation& computation, const Instruction& i) {
+  return static_cast<int>(&i - computation.instructions.data());
+}
+
+class Fusion {
+ public:
+  Fusion(const Module& module, const Scope& scope) : module_(module), scope_(scope) {}
+
+  // Bytes that the computation reads of what instruction `value` stands for, `whole` at most.
+  double read_of(int value, double whole, int depth = 0) const {
+    if (depth > kDeepest) raise<InvalidArgument>("[hlo.traffic] expected fusions at most {} deep", kDeepest);
+    double total = 0;
+    const auto& instructions = scope_.computation.instructions;
+    for (size_t user = static_cast<size_t>(value) + 1; user < instructions.size() && total < whole; ++user) {
+      const auto& operands = instructions[user].operands;
+      for (size_t place = 0; place < operands.size(); ++place) {
+        if (operands[place] == value) total += read_by(static_cast<int>(user), place, whole, depth);
+      }
+    }
+    return std::min(total, whole);
+  }
+
+  // Bytes that are written for the result `value`, `whole` in all.
+  double written_of(int value, double whole, int depth = 0) const {
+    const Instruction& i = scope_.at(value);
+    if (depth > kDeepest || i.operands.empty()) return i.opcode == "parameter" ? 0 : whole;
+    if (i.opcode == "bitcast") return written_of(i.operands[0], whole, depth + 1);
+    if (continues_collective(i) || i.custom_call_target == "AsyncCollectiveDone") return 0;
+    if (updates_in_place(i.opcode)) {
+      const double base = written_of(i.operands[0], whole, depth + 1);  // 0 for memory that was there before
+      return std::min(whole, base + update_bytes(scope_, i));
+    }
+    if (i.opcode == "fusion" && i.called.size() == 1 && !i.shape.is_tuple()) {
+      const Scope inner{callee(module_, i), &scope_, &i};
+      return Fusion(module_, inner).written_of(inner.computation.root, whole, depth + 1);
+    }
+    return whole;
+  }
+
+ private:
+  double read_by(int user, size_t place, double whole, int depth) const {
+    const Instruction& i = scope_.at(user);
+    if (renames(i.opcode)) return i.opcode == "bitcast" ? read_of(user, whole, depth + 1) : 0;
+    if (takes_part_of(i.opcode)) return place == 0 ? static_cast<double>(i.shape.laid_out_bytes()) : whole;
+    if (updates_in_place(i.opcode) && place == 0) return i.opcode == "scatter" ? update_bytes(scope_, i) : 0;
+    if (continues_collective(i) || is_one_of(i.custom_call_target, {"AsyncCollectiveStart", "AsyncCollectiveDone"})) return 0;
+    if (i.opcode == "fusion" && i.called.size() == 1) {
+      const Scope inner{callee(module_, i), &scope_, &i};
+      const Instruction* parameter = parameter_of(inner.computation, place);
+      return parameter == nullptr
+                 ? 0
+                 : Fusion(module_, inner).read_of(index_in(inner.computation, *parameter), whole, depth + 1);
+    }
+    return whole;
+  }
+
+  const Module& module_;
+  const Scope& scope_;
+};
+
+// The part of an instruction's shape that is its result: an asynchronous one's also names operands and what is under way.
+std::vector<const Shape*> results_of(const Instruction& i) {
+  const auto& parts = i.shape.parts;
+  const bool starts = i.opcode.ends_with("-start") || i.custom_call_target == "AsyncCollectiveStart";
+  if (i.opcode == "copy-start" && !parts.empty()) return {&parts[0]};
+  if (starts && i.opcode != "all-reduce-start" && parts.size() >= 2) return {&parts[1]};
+  if (parts.empty()) return {&i.shape};
+  std::vector<const Shape*> results;
+  for (const Shape& part : parts) results.push_back(&part);
+  return results;
+}
+
+double hbm(const Shape& shape) { return static_cast<double>(shape.hbm_bytes()); }
+
+Traffic fusion_traffic(const Module& module, const Scope& outer, const Instruction& call) {
+  const Scope scope{callee(module, call), &outer, &call};
+  const Fusion fusion(module, scope);
+  Traffic traffic;
+  for (size_t number = 0; number < call.operands.size(); ++number) {
+    const double whole = hbm(outer.at(call.operands[number]).shape);
+    const Instruction* parameter = whole > 0 ? parameter_of(scope.computation, number) : nullptr;
+    if (parameter != nullptr) traffic.read += fusion.read_of(index_in(scope.computation, *parameter), whole);
+  }
+  const Instruction& root = scope.computation.root_instruction();
+  if (root.custom_call_target == "AsyncCollectiveStart" && call.shape.parts.size() >= 2) {
+    traffic.written = hbm(call.shape.parts[1]);
+    return traffic;
+  }
+  const auto results = results_of(call);
+  const bool tuple = root.opcode == "tuple" && root.operands.size() == results.size();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const double whole = hbm(*results[i]);
+    if (tuple) traffic.written += fusion.written_of(root.operands[i], whole);
+    else traffic.written += results.size() == 1 ? fusion.written_of(scope.computation.root, whole) : whole;
+  }
+  return traffic;
+}
+
+}  // namespace
+
+bool continues_collective(const Instruction& i) {
+  if (collective_kind(i.opcode).empty()) return false;
+  constexpr std::string_view kConfig = "\"async_collective_fusion_config\":{", kFirst = "\"flag_start\":\"-1\"";
+  const size_t at = i.backend_config.find(kConfig);
+  if (at == std::string::npos) return false;
+  const size_t end = i.backend_config.find('}', at);
+  return std::string_view(i.backend_config).substr(at, end - at).find(kFirst) == std::string_view::npos;
+}
+
+Traffic traffic(const Module& module, const Scope& scope, const Instruction& i) {
+  if (moves_nothing(i)) return {};
+  if ((i.opcode == "fusion" || i.opcode == "async-start") && i.called.size() == 1) return fusion_traffic(module, scope, i);
+  Traffic traffic;
+  for (const Shape* result : results_of(i)) traffic.written += hbm(*result);
+  if (updates_in_place(i.opcode)) {
+    const double update = traffic.written > 0 ? std::min(update_bytes(scope, i), traffic.written) : 0;
+    // A scatter adds to what is there.
+    traffic = {.read = i.opcode == "scatter" ? update : 0, .written = update};
+  }
+  for (size_t place = 0; place < i.operands.size(); ++place) {
+    const double whole = hbm(scope.at(i.operands[place]).shape);
+    if (place == 0 && updates_in_place(i.opcode)) continue;
+    if (place == 0 && takes_part_of(i.opcode)) traffic.read += std::min(whole, static_cast<double>(i.shape.laid_out_bytes()));
+    else traffic.read += whole;
+  }
+  return traffic;
+}
+
+}  // namespace flambeau::hlo::compiled

@@ -1,0 +1,275 @@
+// Bytes of HBM, and what runs beside collectives, of small modules made by hand.
+#include <gmock/gmock.h>
+
+#include "hlo/compiled/analysis.h"
+#include "hlo/compiled/test_module.h"
+
+namespace flambeau::hlo::compiled {
+namespace {
+
+using namespace testing;
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+const std::string kArray = shape(kF32, {4, 1024}), kRow = shape(kF32, {1, 1024}), kIndex = shape(kS32);
+constexpr double kBytes = 4 * 1024 * 4, kRowBytes = 1024 * 4;
+
+TEST(Layout, SaysWhatAnArrayTakes) {
+  const struct {
+    int type;
+    std::vector<int64_t> dims, tile;
+    int64_t space, want, in_hbm;
+  } kCases[] = {
+      {kF32, {320, 100}, {}, 0, 320 * 100 * 4, 320 * 100 * 4},
+      {kF32, {321, 100}, {8, 128}, 0, 328 * 128 * 4, 328 * 128 * 4},
+      {kBF16, {3, 5, 129}, {8, 128}, 0, 3 * 8 * 256 * 2, 3 * 8 * 256 * 2},
+      {kF32, {}, {128}, 0, 512, 512},
+      {kF32, {7}, {1024}, 0, 4096, 4096},
+      {kF32, {7}, {1024}, 1, 4096, 0},
+      {kF32, {0, 5}, {8, 128}, 0, 0, 0},
+      {kF32, {7}, {-1}, 0, 28, 28},  // combines dimensions: not read
+  };
+  for (const auto& c : kCases) {
+    const Module m = parse_module(module({computation(1, {parameter(1, placed(c.type, c.dims, c.space, c.tile))}, 1)}, 1));
+    const Shape& shape = m.entry_computation().instructions[0].shape;
+    EXPECT_EQ(shape.laid_out_bytes(), c.want) << c.want;
+    EXPECT_EQ(shape.hbm_bytes(), c.in_hbm) << c.want;
+  }
+}
+
+// Reads and writes of the entry's one operation.
+std::pair<double, double> moved(const std::vector<std::string>& computations, int64_t entry) {
+  const Analysis analysis = analyze(parse_module(module(computations, entry)));
+  EXPECT_LE(analysis.operations.size(), 1u);
+  if (analysis.operations.empty()) return {0, 0};
+  return {analysis.operations[0].bytes_read, analysis.operations[0].bytes_written};
+}
+
+TEST(Traffic, OfSingleInstructions) {
+  const std::string on_chip = placed(kF32, {4, 1024}, 1), pair = tuple({kArray, on_chip, shape(kS32)});
+  auto target = [](const char* name) { return ProtoWriter().bytes(28, name).str(); };
+  const struct {
+    const char* what;
+    std::string instruction;
+    double read, written;
+  } kCases[] = {
+      {"both operands and the result", instruction(9, "add", kArray, {1, 1}), 2 * kBytes, kBytes},
+      {"memory on the chip is free", instruction(9, "add", on_chip, {1, 2}), kBytes, 0},
+      {"a slice reads what it takes", instruction(9, "dynamic-slice", kRow, {1, 3, 3}), kRowBytes + 8, kRowBytes},
+      {"an update writes the update", instruction(9, "dynamic-update-slice", kArray, {1, 4, 3, 3}), kRowBytes + 8, kRowBytes},
+      {"a bitcast", instruction(9, "bitcast", kArray, {1}), 0, 0},
+      {"a tuple", instruction(9, "tuple", tuple({kArray}), {1}), 0, 0},
+      {"onto the chip", instruction(9, "copy-start", tuple({on_chip, kArray, shape(kS32)}), {1}), kBytes, 0},
+      {"from the chip", instruction(9, "copy-start", pair, {2}), 0, kBytes},
+      {"a gather's start", instruction(9, "all-gather-start", tuple({kRow, kArray}), {4}), kRowBytes, kBytes},
+      {"a reduction's start", instruction(9, "all-reduce-start", kArray, {1}), kBytes, kBytes},
+      {"an allocation", instruction(9, "custom-call", kArray, {}, target("AllocateBuffer")), 0, 0},
+      {"a kernel", instruction(9, "custom-call", kArray, {1}, target("tpu_custom_call")), kBytes, kBytes},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_THAT(moved({computation(1,
+                                   {parameter(1, kArray), parameter(2, on_chip, 1), parameter(3, kIndex, 2),
+                                    parameter(4, kRow, 3), c.instruction},
+                                   9)},
+                      1),
+                Pair(c.read, c.written))
+        << c.what;
+  }
+}
+
+TEST(Traffic, OfFusions) {
+  const std::string both = tuple({kArray, kRow});
+  const struct {
+    const char* what;
+    std::vector<std::string> inside;  // of parameters 1 (an array), 2 (a row), 3 (an index)
+    std::string result;
+    double read, written;
+  } kCases[] = {
+      {"all of an operand once", {instruction(9, "add", kArray, {1, 1})}, kArray, kBytes, kBytes},
+      {"a slice of an operand, through a bitcast",
+       {instruction(4, "bitcast", kArray, {1}), instruction(5, "dynamic-slice", kRow, {4, 3, 3}),
+        instruction(9, "add", kRow, {5, 2})},
+       kRow, 2 * kRowBytes + 4, kRowBytes},
+      {"a slice and the whole",
+       {instruction(4, "dynamic-slice", kRow, {1, 3, 3}), instruction(5, "negate", kArray, {1}),
+        instruction(9, "dynamic-update-slice", kArray, {5, 4, 3, 3})},
+       kArray, kBytes + 4, kBytes},
+      {"an update in place",
+       {instruction(4, "negate", kRow, {2}), instruction(9, "dynamic-update-slice", kArray, {1, 4, 3, 3})},
+       kArray, kRowBytes + 4, kRowBytes},
+      {"an update in place beside another result",
+       {instruction(4, "negate", kRow, {2}), instruction(5, "dynamic-update-slice", kArray, {1, 4, 3, 3}),
+        instruction(6, "bitcast", kArray, {5}), instruction(9, "tuple", both, {6, 4})},
+       both, kRowBytes + 4, 2 * kRowBytes},
+      {"an operand that is passed on", {instruction(4, "negate", kRow, {2}), instruction(9, "tuple", both, {1, 4})}, both,
+       kRowBytes, kRowBytes},
+      {"an update of fresh memory",
+       {instruction(4, "broadcast", kArray, {3}), instruction(9, "dynamic-update-slice", kArray, {4, 2, 3, 3})},
+       kArray, kRowBytes + 4, kBytes},
+  };
+  for (const auto& c : kCases) {
+    std::vector<std::string> inside = {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2)};
+    inside.insert(inside.end(), c.inside.begin(), c.inside.end());
+    EXPECT_THAT(moved({computation(1, inside, 9),
+                       computation(2,
+                                   {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2),
+                                    instruction(8, "fusion", c.result, {1, 2, 3}, calls({1}))},
+                                   8)},
+                      2),
+                Pair(c.read, c.written))
+        << c.what;
+  }
+}
+
+// ---- what runs beside collectives ---------------------------------------------------------------------------------------
+
+std::string negate(int64_t id, int64_t of) { return instruction(id, "negate", kArray, {of}); }
+
+TEST(Overlap, IsWhatRunsBetweenStartAndDone) {
+  const std::string gathered = tuple({kRow, kArray});
+  const struct {
+    const char* what;
+    std::vector<std::string> instructions;
+    double want;  // bytes moved meanwhile
+  } kCases[] = {
+      {"nothing beside a synchronous one", {negate(3, 1), instruction(4, "all-gather", kArray, {2}), negate(5, 3)}, 0},
+      {"nothing between", {instruction(3, "all-gather-start", gathered, {2}), instruction(4, "all-gather-done", kArray, {3}),
+                           negate(5, 1)}, 0},
+      {"two operations between",
+       {negate(3, 1), instruction(4, "all-gather-start", gathered, {2}), negate(5, 1), negate(6, 5),
+        instruction(7, "all-gather-done", kArray, {4}), negate(8, 1)},
+       4 * kBytes},
+      {"an update on the way",
+       {instruction(4, "all-gather-start", gathered, {2}), negate(5, 1), instruction(6, "all-gather-update", gathered, {4}),
+        negate(7, 1), instruction(8, "all-gather-done", kArray, {6})},
+       4 * kBytes},
+  };
+  for (const auto& c : kCases) {
+    std::vector<std::string> all = {parameter(1, kArray), parameter(2, kRow, 1)};
+    all.insert(all.end(), c.instructions.begin(), c.instructions.end());
+    const Analysis a = analyze(parse_module(module({computation(1, all, 1)}, 1)), 4);
+    ASSERT_EQ(a.collectives.size(), 1u) << c.what;
+    EXPECT_EQ(a.overlapped_bytes(a.collectives[0]), c.want) << c.what;
+  }
+}
+
+// One that is begun in a fusion, goes on in another beside its computation, and ends in a third.
+TEST(Overlap, GoesThroughFusionsOfOneChannel) {
+  auto config = [](const char* flag) {
+    return ProtoWriter().bytes(43, std::string(R"({"async_collective_fusion_config":{"flag_start":")") + flag + "\"}}").str();
+  };
+  const std::string state = tuple({kRow, kArray}), channel = integer_field(26, 3);
+  auto target = [](const char* name) { return ProtoWriter().bytes(28, name).str(); };
+  const std::string begin = computation(
+      1,
+      {parameter(1, kRow), instruction(2, "all-gather", kArray, {1}, channel + config("-1")),
+       instruction(3, "custom-call", state, {2}, target("AsyncCollectiveStart"))},
+      3);
+  const std::string middle = computation(
+      2,
+      {parameter(1, kRow), parameter(2, kArray, 1), parameter(3, kArray, 2),
+       instruction(4, "all-gather", kArray, {1}, channel + config("2")), instruction(5, "negate", kArray, {3}),
+       instruction(6, "tuple", tuple({kArray, kArray, kRow, kArray}), {5, 4, 1, 2})},
+      6);
+  const std::string end = computation(
+      3,
+      {parameter(1, kRow), parameter(2, kArray, 1), instruction(3, "all-gather", kArray, {1}, channel + config("2")),
+       instruction(4, "custom-call", kArray, {1, 2, 3}, target("AsyncCollectiveDone"))},
+      4);
+  const std::string entry = computation(
+      4,
+      {parameter(1, kRow), parameter(2, kArray, 1), instruction(3, "fusion", state, {1}, calls({1})), element(4, 3, 0, kRow),
+       element(5, 3, 1, kArray), instruction(6, "fusion", tuple({kArray, kArray, kRow, kArray}), {4, 5, 2}, calls({2})),
+       element(7, 6, 2, kRow), element(8, 6, 3, kArray), negate(9, 2),
+       instruction(10, "fusion", kArray, {7, 8}, calls({3})), negate(11, 2)},
+      10);
+  const Analysis a = analyze(parse_module(module({begin, middle, end, entry}, 4)), 4);
+  ASSERT_EQ(a.collectives.size(), 1u);
+  // The gather's own bytes count where it begins; the middle one's negation and the one after it run meanwhile.
+  EXPECT_EQ(a.overlapped_bytes(a.collectives[0]), 4 * kBytes);
+  EXPECT_EQ(a.hbm_bytes(), kRowBytes + kBytes + 3 * 2 * kBytes);
+}
+
+// ---- loops --------------------------------------------------------------------------------------------------------------
+
+// A loop of four turns over {counter, state...}; `body` makes what instruction 90 and on return.
+std::string turns(int64_t id, const std::string& state, std::vector<std::string> body, const std::vector<int64_t>& results) {
+  std::vector<std::string> all = {parameter(20, state), element(21, 20, 0), constant(22, 1),
+                                  instruction(23, "add", kIndex, {21, 22})};
+  all.insert(all.end(), body.begin(), body.end());
+  std::vector<int64_t> operands = {23};
+  operands.insert(operands.end(), results.begin(), results.end());
+  all.push_back(instruction(99, "tuple", state, operands));
+  return computation(id, all, 99, "body" + std::to_string(id));
+}
+
+std::string condition(int64_t id, const std::string& state) {
+  return computation(id,
+                     {parameter(30, state), element(31, 30, 0), constant(32, 4),
+                      instruction(33, "compare", shape(kPred), {31, 32}, ProtoWriter().bytes(63, "LT").str())},
+                     33);
+}
+
+// A loop that stacks rows into an array, one in the middle, and one that takes them off; `names` are of what each does.
+Analysis three_loops(const std::vector<std::string>& names) {
+  const std::string stacks = tuple({kIndex, kArray, kRow}), plain = tuple({kIndex, kRow});
+  auto named = [&](size_t i) { return names.empty() ? std::string() : op_name(names[i]); };
+  return analyze(parse_module(module(
+      {turns(1, stacks,
+             {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "negate", kRow, {41}, named(0)),
+              instruction(43, "dynamic-update-slice", kArray, {40, 42, 21, 21})},
+             {43, 42}),
+       condition(2, stacks),
+       turns(3, plain, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, named(1))}, {42}), condition(4, plain),
+       turns(5, stacks,
+             {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "dynamic-slice", kRow, {40, 21, 21}),
+              instruction(43, "add", kRow, {41, 42}, named(2))},
+             {40, 43}),
+       condition(6, stacks),
+       computation(7,
+                   {constant(50, 0), parameter(51, kArray), parameter(52, kRow, 1),
+                    instruction(53, "tuple", stacks, {50, 51, 52}), instruction(54, "while", stacks, {53}, calls({1, 2})),
+                    element(55, 54, 1, kArray), element(56, 54, 2, kRow), instruction(57, "tuple", plain, {50, 56}),
+                    instruction(58, "while", plain, {57}, calls({3, 4})), element(59, 58, 1, kRow),
+                    instruction(60, "copy", kArray, {55}), instruction(61, "tuple", stacks, {50, 60, 59}),
+                    instruction(62, "while", stacks, {61}, calls({5, 6}))},
+                   62)},
+      7)));
+}
+
+std::vector<LoopRole> roles(const Analysis& a) {
+  std::vector<LoopRole> roles;
+  for (const Loop& loop : a.loops) roles.push_back(loop.role);
+  return roles;
+}
+
+TEST(Roles, FollowFromStacks) {
+  const Analysis a = three_loops({});
+  EXPECT_THAT(roles(a), ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  for (const char* name : {"while.54{1}", "copy.60", "while.62{1}", "dynamic-update-slice.43", "parameter.20{1}"})
+    EXPECT_TRUE(a.saved_activations.contains(name)) << name;
+  EXPECT_FALSE(a.saved_activations.contains("while.54{2}"));
+}
+
+TEST(Roles, FollowFromNames) {
+  EXPECT_THAT(roles(three_loops({"layers/a", "loss/head", "backward/layers/a"})),
+              ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  // Names go before structure.
+  const Analysis a = three_loops({"embedding", "step/layers/a", "x"});
+  EXPECT_THAT(roles(a), ElementsAre(LoopRole::Other, LoopRole::LayersForward, LoopRole::Other));
+  EXPECT_TRUE(a.saved_activations.empty());
+}
+
+TEST(Roles, PassToWhatIsInside) {
+  Analysis a;
+  a.loops = {{"a", "", -1, 1, LoopRole::Accumulation},
+             {"b", "", 0, 1, LoopRole::LayersForward},
+             {"c", "", 1, 1, LoopRole::Other},
+             {"d", "", 0, 1, LoopRole::Other}};
+  EXPECT_EQ(a.role(2), LoopRole::LayersForward);
+  EXPECT_EQ(a.role(3), LoopRole::Accumulation);
+  EXPECT_EQ(a.role(-1), LoopRole::Other);
+}
+
+}  // namespace
+}  // namespace flambeau::hlo::compiled
