@@ -61,7 +61,7 @@ struct Estimate {
   double hbm_s = 0;            // memory traffic at the chip's bandwidth
   double communication_s = 0;  // collectives over links, alone
   double exposed_s = 0;        // the part of it during which nothing is computed
-  double step_s = 0;
+  double step_s = 0;           // what compute_s and exposed_s leave of it is shown as exposed memory traffic
   std::vector<std::string> assumptions;  // one sentence each, with the figures used
 };
 

@@ -1,6 +1,9 @@
 // The report as one page. It is XML as well as HTML: tags are closed, text and attributes are escaped.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,6 +26,11 @@ std::string style_of(MemoryKind kind) { return fmt::format("k{}", static_cast<in
 std::string cell(double value, const Unit& unit) { return escape(in_unit(value, unit)); }
 
 std::string swatch(std::string_view style) { return fmt::format(R"(<i class="swatch {}"></i>)", style); }
+
+std::string capitalized(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
 
 // A table of HTML cells; a column whose title ends in '#' holds figures.
 class HtmlTable {
@@ -67,8 +75,7 @@ class Page {
     collectives();
     estimate();
     how_to_read();
-    out_ += fmt::format("<footer>flambeau plan: {}, planned in {}.</footer>\n</body>\n</html>\n", escape(report_.source),
-                        format_seconds(report_.planned_s));
+    out_ += fmt::format("<footer>flambeau plan: {}</footer>\n</body>\n</html>\n", escape(report_.source));
     return std::move(out_);
   }
 
@@ -107,9 +114,7 @@ void Page::head() {
                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Plan: {}</title>\n<style>{}</style>\n"
                      "</head>\n<body>\n<h1>{}</h1>\n",
                      name, kPageStyle, name);
-  std::string word = verdict_word(report_);
-  word[0] = static_cast<char>(word[0] - 'a' + 'A');
-  out_ += fmt::format("<p class=\"verdict\"><span class=\"{}\">{}</span>: {}</p>\n", !known ? "soft" : fits ? "fits" : "not", word,
+  out_ += fmt::format("<p class=\"verdict\"><span class=\"{}\">{}</span>: {}</p>\n", !known ? "soft" : fits ? "fits" : "not", capitalized(verdict_word(report_)),
                       escape(verdict_memory(report_)));
   out_ += "<dl class=\"figures\">\n";
   const auto figure = [&](std::string_view title, std::string_view value, std::string_view note) {
@@ -125,7 +130,7 @@ void Page::head() {
   figure("Tokens/s/chip", rate_text(report_), "estimate");
   for (const auto& [title, value] : cost_rows(report_)) {
     const size_t note = std::min(value.find(" ("), value.size());
-    figure(std::string(1, static_cast<char>(std::toupper(title[0]))) + title.substr(1), value.substr(0, note),
+    figure(capitalized(title), value.substr(0, note),
            note == value.size() ? "estimate" : fmt::format("estimate, {}", value.substr(note + 2, value.size() - note - 3)));
   }
   out_ += "</dl>\n<dl class=\"facts\">\n";
@@ -333,7 +338,7 @@ void Page::collective_table(std::span<const CollectiveGroup> groups) {
 void Page::how_to_read() {
   heading("How to read this page");
   const std::vector<std::string> texts = {
-      was_compiled(report_) ? "Memory is exact: TPU's compiler laid the very program that training runs out for this pod, and these are its buffers."
+      was_compiled(report_) ? "Memory is the compiler's: TPU's compiler laid out the very program that training runs, for this pod, and these are its buffers."
                             : "Memory is computed from the recorded program and the plan, without TPU's compiler: expect it to differ by some percent.",
       "Everything is of one device, unless it says chip; some chips are two devices. One GiB is 2^30 bytes.",
       "HBM counts what a step is given (parameters, optimizer states, batch) and what it makes; results that replace what was given are not counted twice.",

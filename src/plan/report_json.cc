@@ -1,8 +1,7 @@
 // The report as JSON. Keys are the members' names; figures are bytes, seconds and operations, as the report holds them.
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <cmath>
+
+#include <nlohmann/json.hpp>
 
 #include "plan/report.h"
 #include "plan/report_facts.h"

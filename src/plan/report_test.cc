@@ -1,10 +1,12 @@
 #include "plan/report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <regex>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
