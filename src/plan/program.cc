@@ -96,6 +96,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   step.prepare(empty_batch(result.batching, options.documents));
 
   const runtime::StepProgram& recorded = *step.program();
+  result.program = recorded.program();
   result.text = recorded.program()->text;
   result.options = recorded.program()->options;
   result.arguments = describe_arguments(recorded, *model, optimizer, options.documents);

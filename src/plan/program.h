@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "pjrt/pjrt.h"
 #include "plan/report.h"
+#include "runtime/engine.h"
 #include "runtime/target.h"
 #include "spmd/plan.h"
 #include "train/config.h"
@@ -23,6 +25,7 @@ struct Argument {
 
 struct StepProgram {
   std::string text;                  // StableHLO
+  std::shared_ptr<const runtime::Program> program;  // the same as a graph, with the layout of every argument
   pjrt::CompileOptions options;      // partitions and flags
   std::vector<Argument> arguments;   // by parameter number
   std::vector<std::pair<std::string, int64_t>> mesh;  // axes longer than 1, major first

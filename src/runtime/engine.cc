@@ -306,15 +306,16 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     hlo::simplify(*lowered.graph);
     std::string text = hlo::print(*lowered.graph, {.module_name = name, .sites = true});
     dump(name, text);
+    for (size_t i = 0; i < lowered.externals.size(); ++i)
+      if (lowered.graph->parameter_signature(i).aliasing_output) compiled->aliased.push_back(static_cast<int64_t>(i));
     if (client_) {
       compiled->executable = client_->compile(text, compile_options());
     } else {
+      compiled->graph = std::move(lowered.graph);
       compiled->text = std::move(text);
       compiled->options = compile_options();
     }
     compiled->externals = std::move(lowered.externals);
-    for (size_t i = 0; i < compiled->externals.size(); ++i)
-      if (lowered.graph->parameter_signature(i).aliasing_output) compiled->aliased.push_back(static_cast<int64_t>(i));
     for (ValueId id : outputs) compiled->outputs.push_back(trace.type(id));
     compiled->shardings.assign(shardings.begin(), shardings.end());
     compiled->floats = lowered.floats;

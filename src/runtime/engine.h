@@ -49,7 +49,8 @@ struct Counters {
 // A compiled trace.
 struct Program {
   std::unique_ptr<pjrt::Executable> executable;  // null: the target is not here
-  std::string text;                     // then: StableHLO
+  std::unique_ptr<const hlo::Graph> graph;  // then: what would be compiled
+  std::string text;                     // the same as StableHLO
   pjrt::CompileOptions options;         // and how it is to be compiled
   std::vector<size_t> externals;        // of the trace, by parameter
   std::vector<int64_t> aliased;         // parameters that an output may take over

@@ -28,7 +28,7 @@ class StepProgram {
   const std::vector<Type>& result_types() const { return result_types_; }
   const Trace& trace() const { return *trace_; }
   // Null before compile().
-  const Program* program() const { return program_.get(); }
+  const std::shared_ptr<const Program>& program() const { return program_; }
   // Tensors made inside that outlive the recording and are not among its results.
   size_t escaped() const;
   pjrt::MemoryStats memory_stats();
