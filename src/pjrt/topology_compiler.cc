@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include <fcntl.h>
@@ -71,31 +72,63 @@ pid_t spawn(const fs::path& program, const fs::path& folder) {
   return child;
 }
 
-// The status of `waitpid`; none when the time was over and the child was ended.
-std::optional<int> wait_for(pid_t child, std::chrono::seconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  auto pause = std::chrono::milliseconds(1);
-  for (int status = 0;;) {
-    const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) return status;
-    if (ended < 0 && errno != EINTR) raise<IoError>("cannot wait for the compiler's process: {}", std::strerror(errno));
-    if (std::chrono::steady_clock::now() >= deadline) {
-      kill(child, SIGKILL);
-      while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-      }
-      return std::nullopt;
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(20));
-  }
-}
-
 // The last lines of what a compiler wrote, for a message.
 std::string_view last_lines(std::string_view text) {
   constexpr size_t kMost = 2000;
   if (text.size() <= kMost) return text;
   const size_t line = text.find('\n', text.size() - kMost);
   return text.substr(line == std::string_view::npos ? text.size() - kMost : line + 1);
+}
+
+// A child that is waited for or ended: none stays when this goes.
+class Child {
+ public:
+  explicit Child(pid_t pid) : pid_(pid) {}
+  ~Child() {
+    if (pid_ == 0) return;
+    kill(pid_, SIGKILL);
+    for (int status = 0; waitpid(pid_, &status, 0) < 0 && errno == EINTR;) {
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // The status of `waitpid`; none while it runs.
+  std::optional<int> ended() {
+    int status = 0;
+    const pid_t which = waitpid(pid_, &status, WNOHANG);
+    if (which == 0 || (which < 0 && errno == EINTR)) return std::nullopt;
+    if (which < 0) raise<IoError>("cannot wait for the compiler's process: {}", std::strerror(errno));
+    pid_ = 0;
+    return status;
+  }
+
+  // Bytes of memory that it occupies; 0 where that is not told.
+  int64_t memory() const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
+    int64_t total = 0, resident = 0;
+    return file >> total >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// The status of `waitpid`. PluginError when the child took more time or memory than the job allows.
+int wait_for(Child& child, const TopologyJob& job, const fs::path& output) {
+  const auto deadline = std::chrono::steady_clock::now() + job.time_limit;
+  const char* what = job.whole ? "the program" : "the first phase";
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    if (const auto status = child.ended()) return *status;
+    if (job.goes_on && !job.goes_on()) throw Cancelled("[topology_compiler] the compilation was given up");
+    if (std::chrono::steady_clock::now() >= deadline)
+      raise<PluginError>("[topology_compiler] expected {} compiled for {} within {} s, and it was not; give it more time. {}", what,
+                         job.topology, job.time_limit.count(), last_lines(read_file(output)));
+    if (job.memory_limit > 0 && child.memory() > job.memory_limit)
+      raise<PluginError>("[topology_compiler] expected {} compiled for {} within {} MiB of memory, and it needs more; allow it more", what,
+                         job.topology, job.memory_limit >> 20);
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 // ---- the child ----------------------------------------------------------------------------------------------------------
@@ -137,17 +170,14 @@ TopologyResult compile_apart(const TopologyJob& job) {
   const fs::path program = compiler_program();
   const JobFolder folder;
   write_job(folder.path(), job);
-  const auto status = wait_for(spawn(program, folder.path()), job.time_limit);
-  const std::string diagnostics = read_file(folder.path() / "stderr");
-  if (!status) {
-    raise<PluginError>("[topology_compiler] expected {} compiled for {} within {} s, and it was not; give it more time. {}",
-                       job.whole ? "the program" : "the first phase", job.topology, job.time_limit.count(),
-                       last_lines(diagnostics));
-  }
+  const fs::path output = folder.path() / "stderr";
+  Child child(spawn(program, folder.path()));
+  const int status = wait_for(child, job, output);
+  const std::string diagnostics = read_file(output);
   if (!fs::exists(folder.path() / "result")) {
-    const std::string how = WIFSIGNALED(*status)
-                                ? fmt::format("signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)))
-                                : fmt::format("exit code {}", WEXITSTATUS(*status));
+    const std::string how = WIFSIGNALED(status)
+                                ? fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                                : fmt::format("exit code {}", WEXITSTATUS(status));
     raise<PluginError>("[topology_compiler] the compiler for {} ended with {} and no result. {}", job.topology, how,
                        last_lines(diagnostics));
   }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,6 +30,9 @@ struct TopologyJob {
   CompileOptions options = {};
   bool whole = false;  // the whole compilation; else the first phase alone
   std::chrono::seconds time_limit{600};
+  int64_t memory_limit = 0;  // bytes of the child's memory; 0: what the machine has
+  // Asked every few milliseconds while the child works; it is ended when the answer is no. Empty: yes.
+  std::function<bool()> goes_on = {};
 };
 
 // What a program needs of one device's memory, in bytes.
@@ -60,8 +64,15 @@ class DoesNotFit : public OutOfMemory {
   TopologyResult told_;
 };
 
-// Compiles in a child and waits. DoesNotFit when the program needs too much memory; PluginError with the compiler's
-// text when it refuses the program or the topology, and with the end of what it wrote when it crashed or ran out of time;
+// Nobody wants the result any more (TopologyJob::goes_on).
+class Cancelled : public Error {
+ public:
+  using Error::Error;
+};
+
+// Compiles in a child and waits; leaves no child and no file behind, whatever happens. DoesNotFit when the program needs too much memory; PluginError with the compiler's
+// text when it refuses the program or the topology, and with the end of what it wrote when it crashed, ran out of time or
+// took more memory than it may;
 // InvalidArgument for impossible options and when the program `topology_compiler` is not beside the running one
 // (FLAMBEAU_TOPOLOGY_COMPILER may name it).
 TopologyResult compile_apart(const TopologyJob& job);

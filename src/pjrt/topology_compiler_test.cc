@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/wire.h"
 #include "pjrt/test_util.h"
 #include "pjrt/testing/fake_plugin.h"
@@ -98,6 +100,28 @@ TEST_F(ScriptedCompiler, IsEndedWhenItsTimeIsOver) {
   EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }),
               AllOf(HasSubstr("within 1 s"), HasSubstr("still at it")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// The process whose number the script left in `file` is gone.
+bool is_gone(const std::filesystem::path& file) {
+  return kill(std::stoi(read_file(file)), 0) != 0;
+}
+
+TEST_F(ScriptedCompiler, IsEndedWhenItTakesTooMuchMemory) {
+  TopologyJob job = job_;
+  job.memory_limit = 1 << 10;  // less than any shell
+  be("exec sleep 60");
+  EXPECT_THAT([&] { compile_apart(job); }, testing::ThrowsMessage<PluginError>(HasSubstr("within 0 MiB of memory")));
+}
+
+TEST_F(ScriptedCompiler, IsEndedWhenNobodyWaits) {
+  const TemporaryFolder folder;
+  const auto pid = folder.path / "pid";
+  TopologyJob job = job_;
+  job.goes_on = [&] { return !std::filesystem::exists(pid) || std::filesystem::file_size(pid) == 0; };
+  be("echo $$ > " + pid.string() + "; exec sleep 60");
+  EXPECT_THROW(compile_apart(job), Cancelled);
+  EXPECT_TRUE(is_gone(pid));
 }
 
 TEST_F(ScriptedCompiler, MustBeThere) {
