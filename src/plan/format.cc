@@ -128,7 +128,9 @@ std::string format_seconds(double seconds) {
 }
 
 std::string format_days(double days) {
-  return std::isfinite(days) ? fmt::format("{} days", fixed(days, days < 10 ? 2 : days < 100 ? 1 : 0)) : std::string(kUnknown);
+  if (!std::isfinite(days)) return std::string(kUnknown);
+  const int decimals = days < 10 ? 2 : days < 100 ? 1 : 0;
+  return fixed(days, decimals) + " days";
 }
 
 std::string format_price(double price) { return fixed(price, price < 100 ? 2 : 0); }
@@ -206,7 +208,8 @@ std::string pad_left(std::string text, size_t width) {
 std::string text_bar(double fraction, size_t width) {
   constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   if (!(fraction > 0)) return "";
-  const auto eighths = std::max<size_t>(1, static_cast<size_t>(std::lround(std::min(fraction, 1.0) * static_cast<double>(8 * width))));
+  const auto eighths =
+      std::max<size_t>(1, static_cast<size_t>(std::lround(std::min(fraction, 1.0) * static_cast<double>(8 * width))));
   std::string bar;
   for (size_t i = 0; i < eighths / 8; ++i) bar += "█";
   return bar.append(kEighths[eighths % 8]);
@@ -231,7 +234,8 @@ std::vector<size_t> TextTable::widths(size_t width) const {
   for (; sum > width; --sum) {
     size_t* most = nullptr;
     for (size_t c = 0; c < widths.size(); ++c) {
-      if (columns_[c].kind == Column::Kind::Name && widths[c] > kNarrowName && (!most || widths[c] > *most)) most = &widths[c];
+      if (columns_[c].kind == Column::Kind::Name && widths[c] > kNarrowName && (!most || widths[c] > *most))
+        most = &widths[c];
     }
     if (!most) most = &*std::ranges::max_element(widths);
     if (*most <= kNarrow) break;
@@ -245,7 +249,8 @@ std::string TextTable::line(const std::vector<std::string>& cells, const std::ve
   for (size_t c = 0; c < cells.size(); ++c) {
     std::string cell = shorten(cells[c], widths[c]);
     if (c > 0) line += "  ";
-    line += columns_[c].kind == Column::Kind::Number ? pad_left(std::move(cell), widths[c]) : pad_right(std::move(cell), widths[c]);
+    line += columns_[c].kind == Column::Kind::Number ? pad_left(std::move(cell), widths[c])
+                                                     : pad_right(std::move(cell), widths[c]);
   }
   line.erase(line.find_last_not_of(' ') + 1);
   return line;

@@ -1,7 +1,7 @@
 // Figures, names and tables as a plan's reports show them.
 //
-// What is not a finite number reads "unknown". Names come from programs and files of strangers: `clean` first, then measure, cut
-// or escape; the other functions that take text expect it clean. Widths are columns of a terminal.
+// What is not a finite number reads "unknown". Names come from programs and files of strangers: `clean` first, then measure,
+// cut or escape; the other functions that take text expect it clean. Widths are columns of a terminal.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,16 @@ struct Unit {
 };
 Unit byte_unit(double largest);  // GiB, MiB, KiB, B
 Unit time_unit(double largest);  // s, ms, us
-std::string in_unit(double value, const Unit& unit);  // "1,234.50", without the unit's name; "<0.01" for what would round to 0
+// Without the unit's name: "1,234.50"; "<0.01" for what would round to 0.
+std::string in_unit(double value, const Unit& unit);
 
-std::string fixed(double value, int decimals);      // "1,234.50"
-std::string format_count(double value);             // "1,234,567"
-std::string format_bytes(double bytes);             // "13.21 GiB", "512.0 MiB", "17 B"
-std::string format_seconds(double seconds);         // "1.842 s", "12.30 ms", "3h 10m"
-std::string format_days(double days);               // "1,234 days", "0.52 days"
-std::string format_price(double price);             // "1,234", "0.52": in the currency it was asked in
-std::string format_percent(double fraction);        // "41.2%"
+std::string fixed(double value, int decimals);                   // "1,234.50"
+std::string format_count(double value);                          // "1,234,567"
+std::string format_bytes(double bytes);                          // "13.21 GiB", "512.0 MiB", "17 B"
+std::string format_seconds(double seconds);                      // "1.842 s", "12.30 ms", "3h 10m"
+std::string format_days(double days);                            // "1,234 days", "0.52 days"
+std::string format_price(double price);                          // "1,234", "0.52": in the currency it was asked in
+std::string format_percent(double fraction);                     // "41.2%"
 std::string format_scaled(double value, std::string_view unit);  // "178.0 TFLOP": powers of 1,000
 std::string count_of(int64_t n, std::string_view one, std::string_view many);  // "1 chip", "16 chips"
 

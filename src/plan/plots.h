@@ -1,8 +1,9 @@
 // Plots of a plan's page, as SVG inside HTML that needs no script.
 //
-// A plot is as wide as what it stands in: places along x are percentages, heights and letters are CSS pixels, so that a telephone
-// shows the same letters as a screen. Colours are classes of the page's style ("k0".."k7" for kinds of memory, "compute",
-// "memory", "exposed", "hidden"). Every plot has a title and a description for those who cannot see it. Internal to src/plan.
+// A plot is as wide as what it stands in: places along x are percentages, heights and letters are CSS pixels, so that a
+// telephone shows the same letters as a screen. Colours are classes of the page's style ("k0".."k7" for kinds of memory,
+// "compute", "memory", "exposed", "hidden"). Every plot has a title and a description for those who cannot see it. Internal
+// to src/plan.
 #pragma once
 
 #include <span>
@@ -31,9 +32,9 @@ struct PlotText {
 // Pieces side by side against a limit.
 struct StackedBar {
   std::span<const Piece> pieces;
-  double scale = 1;  // of the whole width
-  double total = 0;  // of all pieces
-  double limit = 0;  // 0: none
+  double scale = 1;                                   // of the whole width
+  double total = 0;                                   // of all pieces
+  double limit = 0;                                   // 0: none
   std::string limit_label, left_label, beyond_label;  // at the limit; for what is free below it; for what exceeds it
 };
 std::string stacked_bar(const PlotText& text, const StackedBar& bar);

@@ -16,7 +16,8 @@ double or_zero(double value) { return is_known(value) ? value : 0; }
 
 std::string mesh_text(const Report& report) {
   std::string text;
-  for (const auto& [axis, degree] : report.mesh) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, format_count(as_double(degree)));
+  for (const auto& [axis, degree] : report.mesh)
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, format_count(as_double(degree)));
   if (text.empty()) text = "none";
   return fmt::format("{} ({})", text, count_of(report.devices, "device", "devices"));
 }
@@ -46,7 +47,8 @@ std::string verdict_memory(const Report& report) {
   const double total = as_double(report.memory.total), limit = as_double(report.memory.limit);
   if (limit <= 0) return format_bytes(total) + " HBM";
   const Unit unit = byte_unit(std::max(total, limit));
-  return fmt::format("{} of {} {} HBM ({})", in_unit(total, unit), in_unit(limit, unit), unit.name, format_percent(total / limit));
+  return fmt::format("{} of {} {} HBM ({})", in_unit(total, unit), in_unit(limit, unit), unit.name,
+                     format_percent(total / limit));
 }
 
 std::string step_text(const Report& report) {
@@ -59,7 +61,8 @@ std::string mfu_text(const Report& report) {
 }
 
 std::string rate_text(const Report& report) {
-  return is_known(report.estimate.step_s) && report.chips > 0 ? format_count(report.tokens_per_second_per_chip()) : "unknown";
+  return is_known(report.estimate.step_s) && report.chips > 0 ? format_count(report.tokens_per_second_per_chip())
+                                                              : "unknown";
 }
 
 std::vector<std::pair<std::string, std::string>> planned_rows(const Report& report) {
@@ -97,7 +100,8 @@ std::vector<double> resampled(std::span<const std::pair<double, int64_t>> over_s
   std::vector<double> last(count, -1);  // in use when a part ends
   for (const auto& [at, bytes] : over_step) {
     if (!std::isfinite(at)) continue;
-    const auto part = std::min(count - 1, static_cast<size_t>(std::clamp(at, 0.0, 1.0) * as_double(static_cast<int64_t>(count))));
+    const auto part =
+        std::min(count - 1, static_cast<size_t>(std::clamp(at, 0.0, 1.0) * as_double(static_cast<int64_t>(count))));
     most[part] = std::max(most[part], as_double(bytes));
     last[part] = as_double(bytes);
   }
@@ -136,8 +140,10 @@ double overlapped_part(const CollectiveGroup& group) {
 
 StepParts step_parts(const Report& report) {
   const Estimate& estimate = report.estimate;
-  StepParts parts{.compute = or_zero(estimate.compute_s), .exposed = or_zero(estimate.exposed_s),
-                  .hbm_bound = or_zero(estimate.hbm_s), .link_bound = or_zero(estimate.communication_s)};
+  StepParts parts{.compute = or_zero(estimate.compute_s),
+                  .exposed = or_zero(estimate.exposed_s),
+                  .hbm_bound = or_zero(estimate.hbm_s),
+                  .link_bound = or_zero(estimate.communication_s)};
   parts.memory = std::max(0.0, or_zero(estimate.step_s) - parts.compute - parts.exposed);
   if (is_known(report.peak_flops)) parts.flops_bound = or_zero(report.work.flops / report.peak_flops);
   return parts;
@@ -151,9 +157,11 @@ std::vector<std::pair<std::string, std::string>> cost_rows(const Report& report)
   }
   if (!report.price_per_chip_hour) return rows;
   const double hourly = *report.price_per_chip_hour;
-  const std::string basis = fmt::format("{} at {} an hour each", count_of(report.chips, "chip", "chips"), format_price(hourly));
+  const std::string basis =
+      fmt::format("{} at {} an hour each", count_of(report.chips, "chip", "chips"), format_price(hourly));
   if (report.training_tokens > 0) {
-    rows.emplace_back("price", fmt::format("{} ({})", is_known(report.days()) ? format_price(report.price()) : "unknown", basis));
+    rows.emplace_back("price",
+                      fmt::format("{} ({})", is_known(report.days()) ? format_price(report.price()) : "unknown", basis));
   } else {
     const double rate = report.tokens_per_second_per_chip();
     const std::string tokens = is_known(rate) ? format_price(1e9 / rate / 3600 * hourly) : "unknown";
@@ -172,8 +180,9 @@ std::string changes_title(const Report& report) {
 std::vector<std::string> warnings_of(const Report& report) {
   std::vector<std::string> warnings = report.warnings;
   if (!report.exact) {
-    warnings.emplace_back("the program has loops whose number of turns is not known; their content counts as run once, so FLOPs, "
-                          "traffic, collectives and times are lower bounds");
+    warnings.emplace_back(
+        "the program has loops whose number of turns is not known; their content counts as run once, so FLOPs, "
+        "traffic, collectives and times are lower bounds");
   }
   return warnings;
 }

@@ -35,8 +35,8 @@ std::vector<double> resampled(std::span<const std::pair<double, int64_t>> over_s
 // The largest first; and their sum, with empty names.
 std::vector<CollectiveGroup> largest_first(std::vector<CollectiveGroup> groups);
 CollectiveGroup sum_of(std::span<const CollectiveGroup> groups);
-std::string axes_text(const CollectiveGroup& group);     // "shard (16)"
-double overlapped_part(const CollectiveGroup& group);    // 0..1
+std::string axes_text(const CollectiveGroup& group);   // "shard (16)"
+double overlapped_part(const CollectiveGroup& group);  // 0..1
 
 // The estimated step, cut into what stacks up to it; and what it cannot be shorter than. Seconds; 0 where not known.
 struct StepParts {

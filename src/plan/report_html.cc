@@ -67,7 +67,8 @@ class Page {
 
   std::string make() {
     head();
-    for (const std::string& warning : warnings_of(report_)) out_ += fmt::format("<p class=\"warning\"><b>Warning</b> {}</p>\n", escape(warning));
+    for (const std::string& warning : warnings_of(report_))
+      out_ += fmt::format("<p class=\"warning\"><b>Warning</b> {}</p>\n", escape(warning));
     memory();
     changes();
     over_step();
@@ -110,12 +111,17 @@ class Page {
 void Page::head() {
   const bool known = report_.memory.limit > 0, fits = report_.memory.fits();
   const std::string name = escape(fmt::format("{} on {}", report_.model, report_.pod));
-  out_ = fmt::format("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Plan: {}</title>\n<style>{}</style>\n"
-                     "</head>\n<body>\n<h1>{}</h1>\n",
-                     name, kPageStyle, name);
-  out_ += fmt::format("<p class=\"verdict\"><span class=\"{}\">{}</span>: {}</p>\n", !known ? "soft" : fits ? "fits" : "not", capitalized(verdict_word(report_)),
-                      escape(verdict_memory(report_)));
+  out_ = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Plan: "
+      "{}</title>\n<style>{}</style>\n"
+      "</head>\n<body>\n<h1>{}</h1>\n",
+      name, kPageStyle, name);
+  out_ += fmt::format("<p class=\"verdict\"><span class=\"{}\">{}</span>: {}</p>\n",
+                      !known ? "soft"
+                      : fits ? "fits"
+                             : "not",
+                      capitalized(verdict_word(report_)), escape(verdict_memory(report_)));
   out_ += "<dl class=\"figures\">\n";
   const auto figure = [&](std::string_view title, std::string_view value, std::string_view note) {
     out_ += fmt::format("<div><dt>{}</dt><dd>{}{}</dd></div>\n", escape(title), escape(value),
@@ -123,7 +129,8 @@ void Page::head() {
   };
   if (known) {
     const double free = as_double(report_.memory.limit) - as_double(report_.memory.total);
-    figure(fits ? "HBM left" : "HBM missing", format_bytes(std::abs(free)), was_compiled(report_) ? "a device, as compiled" : "a device, as computed");
+    figure(fits ? "HBM left" : "HBM missing", format_bytes(std::abs(free)),
+           was_compiled(report_) ? "a device, as compiled" : "a device, as computed");
   }
   figure("Step", step_text(report_), "estimate");
   figure("MFU", mfu_text(report_), "estimate");
@@ -134,7 +141,8 @@ void Page::head() {
            note == value.size() ? "estimate" : fmt::format("estimate, {}", value.substr(note + 2, value.size() - note - 3)));
   }
   out_ += "</dl>\n<dl class=\"facts\">\n";
-  for (const auto& [title, value] : planned_rows(report_)) out_ += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape(title), escape(value));
+  for (const auto& [title, value] : planned_rows(report_))
+    out_ += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape(title), escape(value));
   out_ += "</dl>\n";
 }
 
@@ -144,7 +152,9 @@ void Page::memory() {
   const Unit unit = byte_unit(scale);
   heading("HBM of one device");
   note(fmt::format("By kind, at the moment of the step when most is in use{}.",
-                   memory.host > 0 ? fmt::format("; besides, {} in the host's memory for each device", format_bytes(as_double(memory.host))) : ""));
+                   memory.host > 0 ? fmt::format("; besides, {} in the host's memory for each device",
+                                                 format_bytes(as_double(memory.host)))
+                                   : ""));
   std::vector<Piece> pieces;
   std::string description;
   HtmlTable table({"Kind", std::string(unit.name) + "#", limit > 0 ? "Of limit#" : "Of total#"}, "narrow");
@@ -152,7 +162,8 @@ void Page::memory() {
     const std::string name(name_of(kind)), size = format_bytes(as_double(bytes));
     pieces.push_back({.name = name + ": " + size, .style = style_of(kind), .value = as_double(bytes), .label = name});
     description += fmt::format("{} {}, ", name, size);
-    table.add({swatch(style_of(kind)) + name, cell(as_double(bytes), unit), format_percent(as_double(bytes) / base)}, {"line"});
+    table.add({swatch(style_of(kind)) + name, cell(as_double(bytes), unit), format_percent(as_double(bytes) / base)},
+              {"line"});
   }
   table.add({"total", cell(as_double(memory.total), unit), format_percent(as_double(memory.total) / base)}, {}, true);
   if (limit > 0) table.add({"limit", cell(limit, unit), ""});
@@ -172,7 +183,8 @@ void Page::changes() {
   if (report_.changes.empty()) return;
   const Unit unit = byte_unit(memory_scale(report_.memory));
   heading(changes_title(report_));
-  HtmlTable table({"Change", fmt::format("HBM, {}#", unit.name), fmt::format("Saves, {}#", unit.name), "Step, estimate#", "Result"});
+  HtmlTable table(
+      {"Change", fmt::format("HBM, {}#", unit.name), fmt::format("Saves, {}#", unit.name), "Step, estimate#", "Result"});
   for (const Change& change : report_.changes) {
     std::string what = escape(change.what);
     for (const auto& [key, value] : change.keys) {
@@ -180,11 +192,13 @@ void Page::changes() {
       if (line != change.what) what += fmt::format("<br/><code>{}</code>", escape(line));
     }
     if (!change.failure.empty()) {
-      table.add({what, "", "", "", "<span class=\"bad\">failed</span>: " + escape(change.failure)}, {"name", "", "", "", "name"});
+      table.add({what, "", "", "", "<span class=\"bad\">failed</span>: " + escape(change.failure)},
+                {"name", "", "", "", "name"});
       continue;
     }
     const double saved = as_double(report_.memory.total) - as_double(change.total);
-    table.add({what, cell(as_double(change.total), unit), cell(saved, unit), format_seconds(change.step_s), change.fits ? "fits" : "does not fit"},
+    table.add({what, cell(as_double(change.total), unit), cell(saved, unit), format_seconds(change.step_s),
+               change.fits ? "fits" : "does not fit"},
               {"name", "", "", "", change.fits ? "line good" : "line bad"});
   }
   out_ += std::move(table).done();
@@ -204,15 +218,16 @@ void Page::over_step() {
   heading("HBM over the step");
   note(fmt::format("Along the order in which the program runs, not along time{}.",
                    limit > 0 && !limit_shown ? fmt::format("; the limit, {}, is far above", format_bytes(limit)) : ""));
-  out_ += area_plot({"over", "HBM in use over the step",
-                     fmt::format("Most, {}, is in use at {} of the schedule.", format_bytes(as_double(bytes)), format_percent(at))},
-                    {.samples = std::move(samples),
-                     .scale = 1.08 * std::max(most, limit_shown ? limit : 0) / unit.scale,
-                     .limit = limit_shown ? limit / unit.scale : 0,
-                     .limit_label = "limit " + format_bytes(limit),
-                     .unit = std::string(unit.name),
-                     .peak = {at, as_double(bytes) / unit.scale},
-                     .peak_label = format_bytes(as_double(bytes))});
+  out_ += area_plot(
+      {"over", "HBM in use over the step",
+       fmt::format("Most, {}, is in use at {} of the schedule.", format_bytes(as_double(bytes)), format_percent(at))},
+      {.samples = std::move(samples),
+       .scale = 1.08 * std::max(most, limit_shown ? limit : 0) / unit.scale,
+       .limit = limit_shown ? limit / unit.scale : 0,
+       .limit_label = "limit " + format_bytes(limit),
+       .unit = std::string(unit.name),
+       .peak = {at, as_double(bytes) / unit.scale},
+       .peak_label = format_bytes(as_double(bytes))});
 }
 
 void Page::buffers() {
@@ -222,12 +237,14 @@ void Page::buffers() {
   for (const Buffer& buffer : buffers) most = std::max(most, buffer.bytes);
   const Unit unit = byte_unit(as_double(most));
   heading("Largest buffers");
-  note("Padding is the part of a buffer that its elements do not fill; at the peak are those that live when most is in use.");
+  note(
+      "Padding is the part of a buffer that its elements do not fill; at the peak are those that live when most is in use.");
   HtmlTable table({"Name", "Shape, one device", "Kind", std::string(unit.name) + "#", "Padding#", "At the peak"});
   for (const Buffer& b : buffers) {
     const std::string padding = format_percent(b.bytes > 0 ? as_double(b.padding) / as_double(b.bytes) : 0);
-    table.add({escape(b.name), fmt::format("<code>{}</code>", escape(b.shape)), swatch(style_of(b.kind)) + std::string(name_of(b.kind)),
-               cell(as_double(b.bytes), unit), padding, b.at_peak ? "yes" : "no"},
+    table.add({escape(b.name), fmt::format("<code>{}</code>", escape(b.shape)),
+               swatch(style_of(b.kind)) + std::string(name_of(b.kind)), cell(as_double(b.bytes), unit), padding,
+               b.at_peak ? "yes" : "no"},
               {"name", "", "line"});
   }
   out_ += std::move(table).done();
@@ -240,13 +257,17 @@ void Page::estimate() {
   const Unit unit = time_unit(scale);
   const Work& work = report_.work;
   heading("Step time: an estimate");
-  note("Nothing here was measured. The first bar is the estimated step; the others are what each resource would take alone, and the step "
-       "cannot be shorter than the first two of them.");
+  note(
+      "Nothing here was measured. The first bar is the estimated step; the others are what each resource would take alone, "
+      "and the step "
+      "cannot be shorter than the first two of them.");
   if (is_known(scale)) {
     const auto in_time = [&](double seconds) { return fmt::format("{} {}", in_unit(seconds, unit), unit.name); };
     const auto label = [&](std::string_view name, double seconds) { return fmt::format("{} {}", name, in_time(seconds)); };
     const auto alone = [&](std::string_view name, std::string_view style, double seconds) {
-      return BarRow{std::string(name), in_time(seconds), {{.name = label(name, seconds), .style = std::string(style), .value = seconds}}};
+      return BarRow{std::string(name),
+                    in_time(seconds),
+                    {{.name = label(name, seconds), .style = std::string(style), .value = seconds}}};
     };
     const BarRow step{"step, estimate",
                       in_time(report_.estimate.step_s),
@@ -258,17 +279,21 @@ void Page::estimate() {
                                       alone("all communication, alone", "k6", parts.link_bound)};
     constexpr std::pair<std::string_view, std::string_view> kKey[] = {
         {"compute", "compute: matrix products"}, {"memory", "exposed memory traffic"}, {"exposed", "exposed communication"}};
-    out_ += bar_rows({"step", "Estimated step time by its parts, and its lower bounds",
-                      fmt::format("Step {}: {}, {}, {}", step.figure, step.pieces[0].name, step.pieces[1].name, step.pieces[2].name)},
-                     rows, scale);
+    out_ += bar_rows(
+        {"step", "Estimated step time by its parts, and its lower bounds",
+         fmt::format("Step {}: {}, {}, {}", step.figure, step.pieces[0].name, step.pieces[1].name, step.pieces[2].name)},
+        rows, scale);
     key(kKey);
   }
   HtmlTable table({"Part", fmt::format("Estimate, {}#", unit.name), "Of step#", "From"});
   const auto add = [&](std::string_view name, double seconds, const std::string& from, bool sum = false) {
     const bool relative = is_known(report_.estimate.step_s);
-    table.add({escape(name), cell(seconds, unit), relative ? format_percent(seconds / report_.estimate.step_s) : "", escape(from)}, {"line"}, sum);
+    table.add(
+        {escape(name), cell(seconds, unit), relative ? format_percent(seconds / report_.estimate.step_s) : "", escape(from)},
+        {"line"}, sum);
   };
-  const std::string peak = is_known(report_.peak_flops) ? fmt::format(" at a peak of {}", format_scaled(report_.peak_flops, "FLOP/s")) : "";
+  const std::string peak =
+      is_known(report_.peak_flops) ? fmt::format(" at a peak of {}", format_scaled(report_.peak_flops, "FLOP/s")) : "";
   add("compute", parts.compute, fmt::format("{} of matrix products", format_scaled(work.flops, "FLOP")));
   add("exposed memory traffic", parts.memory, "what nothing hides of it");
   add("exposed communication", parts.exposed, "collectives during which nothing is computed");
@@ -278,8 +303,9 @@ void Page::estimate() {
   add("all communication, alone", parts.link_bound, format_bytes(work.collective_bytes) + " of collectives");
   out_ += std::move(table).done();
   if (is_known(work.flops) && is_known(report_.model_flops)) {
-    note(fmt::format("MFU counts the model's own {}, {} of what the program does; the rest is done again or not of the model.",
-                     format_scaled(report_.model_flops, "FLOP"), format_percent(report_.model_flops / work.flops)));
+    note(fmt::format(
+        "MFU counts the model's own {}, {} of what the program does; the rest is done again or not of the model.",
+        format_scaled(report_.model_flops, "FLOP"), format_percent(report_.model_flops / work.flops)));
   }
   if (report_.estimate.assumptions.empty()) return;
   out_ += "<h3>Assumptions</h3>\n";
@@ -295,7 +321,8 @@ void Page::collectives() {
   }
   std::vector<CollectiveGroup> bars;  // by kind and axes, wherever they stand
   for (const CollectiveGroup& group : groups) {
-    const auto same = std::ranges::find_if(bars, [&](const CollectiveGroup& b) { return b.kind == group.kind && b.axes == group.axes; });
+    const auto same =
+        std::ranges::find_if(bars, [&](const CollectiveGroup& b) { return b.kind == group.kind && b.axes == group.axes; });
     if (same == bars.end()) {
       bars.push_back(group);
       continue;
@@ -310,13 +337,16 @@ void Page::collectives() {
   for (const CollectiveGroup& bar : bars) {
     const double bytes = is_known(bar.bytes) ? bar.bytes : 0, hidden = bytes * overlapped_part(bar);
     const std::string name = fmt::format("{} over {}", bar.kind, axes_text(bar)), size = format_bytes(bar.bytes);
-    rows.push_back({name, size,
+    rows.push_back({name,
+                    size,
                     {{.name = "overlapped: " + format_bytes(hidden), .style = "hidden", .value = hidden},
                      {.name = "exposed: " + format_bytes(bytes - hidden), .style = "exposed", .value = bytes - hidden}}});
     description += fmt::format("{} {}. ", name, size);
   }
-  constexpr std::pair<std::string_view, std::string_view> kKey[] = {{"hidden", "overlapped by compute"}, {"exposed", "not overlapped"}};
-  out_ += bar_rows({"coll", "Bytes of collectives by kind and axes of the mesh", description}, rows, std::max(1.0, is_known(bars[0].bytes) ? bars[0].bytes : 0));
+  constexpr std::pair<std::string_view, std::string_view> kKey[] = {{"hidden", "overlapped by compute"},
+                                                                    {"exposed", "not overlapped"}};
+  out_ += bar_rows({"coll", "Bytes of collectives by kind and axes of the mesh", description}, rows,
+                   std::max(1.0, is_known(bars[0].bytes) ? bars[0].bytes : 0));
   key(kKey);
   collective_table(groups);
 }
@@ -338,14 +368,20 @@ void Page::collective_table(std::span<const CollectiveGroup> groups) {
 void Page::how_to_read() {
   heading("How to read this page");
   const std::vector<std::string> texts = {
-      was_compiled(report_) ? "Memory is the compiler's: TPU's compiler laid out the very program that training runs, for this pod, and these are its buffers."
-                            : "Memory is computed from the recorded program and the plan, without TPU's compiler: expect it to differ by some percent.",
+      was_compiled(report_) ? "Memory is the compiler's: TPU's compiler laid out the very program that training runs, for "
+                              "this pod, and these are its buffers."
+                            : "Memory is computed from the recorded program and the plan, without TPU's compiler: expect it "
+                              "to differ by some percent.",
       "Everything is of one device, unless it says chip; some chips are two devices. One GiB is 2^30 bytes.",
-      "HBM counts what a step is given (parameters, optimizer states, batch) and what it makes; results that replace what was given are not counted twice.",
-      "Bytes of a collective are those of the larger of what it takes and what it gives. Overlapped is the part that runs while something is computed.",
-      "Times are estimates from the work of the program and the figures under Assumptions; MFU, tokens per second, days and prices follow from them. "
+      "HBM counts what a step is given (parameters, optimizer states, batch) and what it makes; results that replace what "
+      "was given are not counted twice.",
+      "Bytes of a collective are those of the larger of what it takes and what it gives. Overlapped is the part that runs "
+      "while something is computed.",
+      "Times are estimates from the work of the program and the figures under Assumptions; MFU, tokens per second, days and "
+      "prices follow from them. "
       "MFU is the model's own FLOPs over what the chip could do in the step.",
-      "Beyond FLOPs / peak and bytes / bandwidth no program is faster: a step near the larger of them leaves little to gain without less work."};
+      "Beyond FLOPs / peak and bytes / bandwidth no program is faster: a step near the larger of them leaves little to gain "
+      "without less work."};
   points(texts);
 }
 

@@ -19,7 +19,8 @@ std::string key_of(MemoryKind kind) {
 }
 
 ordered_json buffer_json(const Buffer& b) {
-  return {{"name", b.name}, {"kind", key_of(b.kind)}, {"shape", b.shape}, {"bytes", b.bytes}, {"padding", b.padding}, {"at_peak", b.at_peak}};
+  return {{"name", b.name},   {"kind", key_of(b.kind)}, {"shape", b.shape},
+          {"bytes", b.bytes}, {"padding", b.padding},   {"at_peak", b.at_peak}};
 }
 
 ordered_json memory_json(const Memory& memory) {
@@ -79,7 +80,8 @@ ordered_json planned_json(const Report& report) {
 
 // What the report derives; null where it is not known or was not asked for.
 ordered_json derived_json(const Report& report) {
-  ordered_json derived = {{"fits", nullptr}, {"mfu", nullptr}, {"tokens_per_second_per_chip", nullptr}, {"days", nullptr}, {"price", nullptr}};
+  ordered_json derived = {
+      {"fits", nullptr}, {"mfu", nullptr}, {"tokens_per_second_per_chip", nullptr}, {"days", nullptr}, {"price", nullptr}};
   if (report.memory.limit > 0) derived["fits"] = report.memory.fits();
   if (!is_known(report.estimate.step_s)) return derived;
   if (is_known(report.peak_flops)) derived["mfu"] = report.mfu();
@@ -97,7 +99,10 @@ std::string to_json(const Report& report) {
   json.update(planned_json(report));
   json.update({{"memory", memory_json(report.memory)},
                {"collectives", array_of(report.collectives, collective_json)},
-               {"work", {{"flops", report.work.flops}, {"hbm_bytes", report.work.hbm_bytes}, {"collective_bytes", report.work.collective_bytes}}},
+               {"work",
+                {{"flops", report.work.flops},
+                 {"hbm_bytes", report.work.hbm_bytes},
+                 {"collective_bytes", report.work.collective_bytes}}},
                {"model_flops", report.model_flops},
                {"peak_flops", report.peak_flops},
                {"exact", report.exact},

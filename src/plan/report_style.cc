@@ -2,8 +2,9 @@
 
 namespace flambeau::plan {
 
-// Kinds of memory, as MemoryKind counts them: what a step keeps (parameters, gradients, optimizer states) in blues and violet,
-// what it makes in oranges, what it sends in green, what it wastes in grey. Neighbours differ in lightness as well as in hue.
+// Kinds of memory, as MemoryKind counts them: what a step keeps (parameters, gradients, optimizer states) in blues and
+// violet, what it makes in oranges, what it sends in green, what it wastes in grey. Neighbours differ in lightness as well
+// as in hue.
 const std::string_view kPageStyle = R"css(
 :root {
   color-scheme: light dark;

@@ -43,15 +43,18 @@ Report fitting() {
   r.attention = "flash, blocks of 512 x 1,024";
   r.memory.total = 13085 * kMiB;
   r.memory.limit = 16128 * kMiB;
-  r.memory.by_kind = {{MemoryKind::Parameters, 1915 * kMiB},      {MemoryKind::OptimizerStates, 3829 * kMiB}, {MemoryKind::Batch, 1 * kMiB / 16},
-                      {MemoryKind::Gradients, 1915 * kMiB},       {MemoryKind::SavedActivations, 2048 * kMiB}, {MemoryKind::Temporaries, 2560 * kMiB},
-                      {MemoryKind::Collectives, 704 * kMiB},      {MemoryKind::Padding, 114 * kMiB - kMiB / 16}};
-  r.memory.largest = {{"activations of layers", MemoryKind::SavedActivations, "bf16[32,1,8192,4096]", 2048 * kMiB, 0, true},
-                      {"logits", MemoryKind::Temporaries, "f32[1,2048,128256]", 1002 * kMiB, 2 * kMiB, false},
-                      {"layers.feed_forward.w13.weight, exp_avg", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0, true},
-                      {"layers.feed_forward.w13.weight, exp_avg_sq", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0, true}};
-  r.memory.over_step = {{0, 5744 * kMiB}, {0.1, 6000 * kMiB}, {0.35, 9000 * kMiB}, {0.45, 11000 * kMiB}, {0.5, 13085 * kMiB},
-                        {0.6, 11500 * kMiB}, {0.8, 9700 * kMiB}, {0.95, 7700 * kMiB}};
+  r.memory.by_kind = {{MemoryKind::Parameters, 1915 * kMiB},       {MemoryKind::OptimizerStates, 3829 * kMiB},
+                      {MemoryKind::Batch, 1 * kMiB / 16},          {MemoryKind::Gradients, 1915 * kMiB},
+                      {MemoryKind::SavedActivations, 2048 * kMiB}, {MemoryKind::Temporaries, 2560 * kMiB},
+                      {MemoryKind::Collectives, 704 * kMiB},       {MemoryKind::Padding, 114 * kMiB - kMiB / 16}};
+  r.memory.largest = {
+      {"activations of layers", MemoryKind::SavedActivations, "bf16[32,1,8192,4096]", 2048 * kMiB, 0, true},
+      {"logits", MemoryKind::Temporaries, "f32[1,2048,128256]", 1002 * kMiB, 2 * kMiB, false},
+      {"layers.feed_forward.w13.weight, exp_avg", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0, true},
+      {"layers.feed_forward.w13.weight, exp_avg_sq", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0,
+       true}};
+  r.memory.over_step = {{0, 5744 * kMiB},    {0.1, 6000 * kMiB},  {0.35, 9000 * kMiB}, {0.45, 11000 * kMiB},
+                        {0.5, 13085 * kMiB}, {0.6, 11500 * kMiB}, {0.8, 9700 * kMiB},  {0.95, 7700 * kMiB}};
   r.collectives = {{"all-gather", "shard", 16, "bf16", "layers, forward", 192, 14.2 * 1024 * kMiB, 13.5 * 1024 * kMiB},
                    {"all-gather", "shard", 16, "bf16", "layers, backward", 192, 14.2 * 1024 * kMiB, 12.8 * 1024 * kMiB},
                    {"reduce-scatter", "shard", 16, "f32", "layers, backward", 192, 26.0 * 1024 * kMiB, 22.1 * 1024 * kMiB},
@@ -59,10 +62,16 @@ Report fitting() {
   r.work = {.flops = 5.42e14, .hbm_bytes = 7.1e11, .collective_bytes = 54.4 * 1024 * kMiB};
   r.model_flops = 4.21e14;
   r.peak_flops = 1.97e14;
-  r.estimate = {.compute_s = 2.751, .hbm_s = 0.867, .communication_s = 0.54, .exposed_s = 0.061, .step_s = 3.02,
-                .assumptions = {"A chip multiplies 197 TFLOP a second in bfloat16 and moves 819 GB a second.",
-                                "A ring over 16 chips sends at 45 GB a second in each direction; collectives in a loop overlap with the products "
-                                "beside them."}};
+  r.estimate = {
+      .compute_s = 2.751,
+      .hbm_s = 0.867,
+      .communication_s = 0.54,
+      .exposed_s = 0.061,
+      .step_s = 3.02,
+      .assumptions = {
+          "A chip multiplies 197 TFLOP a second in bfloat16 and moves 819 GB a second.",
+          "A ring over 16 chips sends at 45 GB a second in each direction; collectives in a loop overlap with the products "
+          "beside them."}};
   r.planned_s = 9.4;
   return r;
 }
@@ -78,10 +87,18 @@ Report too_large() {
   r.collectives.resize(1);
   r.price_per_chip_hour = 1.2;
   r.training_tokens = 15e12;
-  r.changes = {{"activation_checkpoint.mode = \"full\"", {{"activation_checkpoint.mode", "\"full\""}}, 13085 * kMiB, 3.02, true, ""},
-               {"half a microbatch", {{"training.local_batch_size", "1"}, {"training.accumulation", "2"}}, 18000 * kMiB, 3.1, false, ""},
-               {"parallelism.tensor = 16", {}, 0, 0, false, "8 key-value heads do not divide over 16 devices"}};
-  r.warnings = {"the links of v5e:4x4 do not wrap around, so that a collective over one of its dimensions takes twice the time of a ring"};
+  r.changes = {
+      {"activation_checkpoint.mode = \"full\"", {{"activation_checkpoint.mode", "\"full\""}}, 13085 * kMiB, 3.02, true, ""},
+      {"half a microbatch",
+       {{"training.local_batch_size", "1"}, {"training.accumulation", "2"}},
+       18000 * kMiB,
+       3.1,
+       false,
+       ""},
+      {"parallelism.tensor = 16", {}, 0, 0, false, "8 key-value heads do not divide over 16 devices"}};
+  r.warnings = {
+      "the links of v5e:4x4 do not wrap around, so that a collective over one of its dimensions takes twice the time of a "
+      "ring"};
   return r;
 }
 
@@ -121,8 +138,11 @@ std::vector<std::pair<std::string, Report>> odd_reports() {
 
   r = too_large();
   r.model = "<script>alert('x')</script>\"&\033[31m\xff\xc3";
-  r.memory.largest[0].name = "a]]>\n\t\xe2\x80\xae\xed\xa0\x80<!-- \xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4";
-  r.config = r.attention = r.collectives[0].axes = r.changes[0].what = r.warnings[0] = r.mesh[0].first = r.memory.largest[0].name;
+  r.memory.largest[0].name =
+      "a]]>\n\t\xe2\x80\xae\xed\xa0\x80<!-- "
+      "\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4";
+  r.config = r.attention = r.collectives[0].axes = r.changes[0].what = r.warnings[0] = r.mesh[0].first =
+      r.memory.largest[0].name;
   r.estimate.assumptions[0] = r.changes[2].failure = r.memory.largest[0].shape = r.model;
   odd.emplace_back("hostile names", r);
 
@@ -148,7 +168,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 std::string without(std::string text, std::string_view what, std::string_view instead) {
-  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += instead.size()) text.replace(at, what.size(), instead);
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += instead.size())
+    text.replace(at, what.size(), instead);
   return text;
 }
 
@@ -162,13 +183,16 @@ std::string fault_of_markup(std::string_view text) {
     if (text[at] == '&') {
       const size_t end = text.find(';', at);
       const std::string_view name = text.substr(at, end == std::string_view::npos ? end : end - at + 1);
-      if (name != "&amp;" && name != "&lt;" && name != "&gt;" && name != "&quot;" && name != "&#39;") return "entity " + std::string(name.substr(0, 20));
+      if (name != "&amp;" && name != "&lt;" && name != "&gt;" && name != "&quot;" && name != "&#39;")
+        return "entity " + std::string(name.substr(0, 20));
     }
     if (text[at] == '>') return "stray '>' before " + std::string(text.substr(at, 40));
     if (text[at++] != '<') continue;
     const bool closes = text[at] == '/';
     at += closes;
-    const auto name_end = [&](size_t from) { return text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-", from); };
+    const auto name_end = [&](size_t from) {
+      return text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-", from);
+    };
     const std::string name(text.substr(at, name_end(at) - at));
     at += name.size();
     if (name.empty()) return "a tag without a name";
@@ -176,9 +200,11 @@ std::string fault_of_markup(std::string_view text) {
     while (at < text.size() && text[at] == ' ') {
       const size_t end = name_end(++at);
       attributes.emplace_back(text.substr(at, end - at));
-      if (std::ranges::count(attributes, attributes.back()) > 1 || text.substr(end, 2) != "=\"") return "attribute " + attributes.back();
+      if (std::ranges::count(attributes, attributes.back()) > 1 || text.substr(end, 2) != "=\"")
+        return "attribute " + attributes.back();
       const size_t quote = text.find('"', end + 2);
-      if (quote == std::string_view::npos || text.substr(end + 2, quote - end - 2).find('<') != std::string_view::npos) return "value of " + attributes.back();
+      if (quote == std::string_view::npos || text.substr(end + 2, quote - end - 2).find('<') != std::string_view::npos)
+        return "value of " + attributes.back();
       at = quote + 1;
     }
     const bool alone = text[at] == '/';
@@ -195,7 +221,8 @@ std::string fault_of_markup(std::string_view text) {
 }
 
 TEST(ReportText, Fits) {
-  EXPECT_EQ(to_text(fitting(), false), R"text(fits: 12.78 of 15.75 GiB HBM (81.1%); step estimate 3.020 s, MFU 70.8%, 2,713 tokens/s/chip
+  EXPECT_EQ(to_text(fitting(), false),
+            R"text(fits: 12.78 of 15.75 GiB HBM (81.1%); step estimate 3.020 s, MFU 70.8%, 2,713 tokens/s/chip
 
 Planned
   config         configs/llama3/8b.toml
@@ -258,7 +285,8 @@ Assumptions
 }
 
 TEST(ReportText, DoesNotFit) {
-  EXPECT_EQ(to_text(too_large(), false), R"text(does not fit: 23.54 of 15.75 GiB HBM (149.5%); step estimate 3.020 s, MFU 70.8%, 2,713 tokens/s/chip
+  EXPECT_EQ(to_text(too_large(), false),
+            R"text(does not fit: 23.54 of 15.75 GiB HBM (149.5%); step estimate 3.020 s, MFU 70.8%, 2,713 tokens/s/chip
 
 Planned
   config         configs/llama3/8b.toml
@@ -338,8 +366,10 @@ TEST(ReportText, OddReportsStayReadable) {
 
 TEST(ReportText, SaysWhatIsNotKnown) {
   const auto odd = odd_reports();
-  EXPECT_THAT(to_text(odd[0].second, false), HasSubstr("limit not known: 0 B HBM; step estimate unknown, MFU unknown, unknown tokens/s/chip\n"));
-  EXPECT_THAT(to_text(odd[1].second, false), AllOf(HasSubstr("none (1 device)"), HasSubstr("in a step: none\n"), Not(HasSubstr("over the step"))));
+  EXPECT_THAT(to_text(odd[0].second, false),
+              HasSubstr("limit not known: 0 B HBM; step estimate unknown, MFU unknown, unknown tokens/s/chip\n"));
+  EXPECT_THAT(to_text(odd[1].second, false),
+              AllOf(HasSubstr("none (1 device)"), HasSubstr("in a step: none\n"), Not(HasSubstr("over the step"))));
   EXPECT_THAT(to_text(odd[3].second, false), AllOf(HasSubstr("17 others"), HasSubstr("warning: the program has loops")));
   Report analytic = too_large();
   analytic.source = "analytic";
@@ -349,7 +379,8 @@ TEST(ReportText, SaysWhatIsNotKnown) {
   // 10^9 / (2,712.6 * 3600) * 1.2
   EXPECT_THAT(to_text(hourly, false), HasSubstr("price of a billion tokens  123 (16 chips at 1.20 an hour each)"));
   EXPECT_THAT(to_text(fitting(), true), testing::StartsWith("\033[1;32mfits\033[0m: "));
-  EXPECT_THAT(to_text(too_large(), true), AllOf(testing::StartsWith("\033[1;31mdoes not fit\033[0m: "), HasSubstr("\033[33mwarning:\033[0m")));
+  EXPECT_THAT(to_text(too_large(), true),
+              AllOf(testing::StartsWith("\033[1;31mdoes not fit\033[0m: "), HasSubstr("\033[33mwarning:\033[0m")));
 }
 
 TEST(ReportJson, HoldsTheNumbers) {
@@ -400,22 +431,25 @@ TEST(ReportHtml, IsWellFormedAndAlone) {
     const std::string page = to_html(report);
     EXPECT_EQ(fault_of_markup(page), "");
     // Nothing comes from elsewhere, and nothing of a name becomes markup.
-    EXPECT_THAT(page, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url(")), Not(HasSubstr("<!--")),
-                            Not(HasSubstr("nan")), Not(HasSubstr("inf%"))));
+    EXPECT_THAT(page, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url(")),
+                            Not(HasSubstr("<!--")), Not(HasSubstr("nan")), Not(HasSubstr("inf%"))));
     EXPECT_EQ(clean(page), without(page, "\n", " "));
   }
-  for (const char* wrong : {"<p>", "</p>", "<p></b>", "<p a=b></p>", "<p>&lt</p>", "<p a=\"1\" a=\"2\"></p>", "<p>></p>", "<p", "<>"}) {
+  for (const char* wrong :
+       {"<p>", "</p>", "<p></b>", "<p a=b></p>", "<p>&lt</p>", "<p a=\"1\" a=\"2\"></p>", "<p>></p>", "<p", "<>"}) {
     EXPECT_NE(fault_of_markup(std::string("<!DOCTYPE html>\n") + wrong), "") << wrong;
   }
 }
 
 TEST(ReportHtml, ShowsTheNumbers) {
-  EXPECT_THAT(to_html(fitting()), AllOf(HasSubstr("<span class=\"fits\">Fits</span>: 12.78 of 15.75 GiB HBM (81.1%)"), HasSubstr("2.97 GiB left"),
-                                        HasSubstr("limit 15.75 GiB"), HasSubstr("HBM in use over the step"), HasSubstr("reduce-scatter over shard (16)"),
-                                        HasSubstr("<code>bf16[32,1,8192,4096]</code>")));
-  EXPECT_THAT(to_html(too_large()), AllOf(HasSubstr("<span class=\"not\">Does not fit</span>: 23.54"), HasSubstr("7.79 GiB beyond the limit"),
-                                          HasSubstr("<code>training.accumulation = 2</code>"), HasSubstr("8 key-value heads"),
-                                          HasSubstr("4,000 days"), HasSubstr("1,843,262"), HasSubstr("<b>Warning</b> the links")));
+  EXPECT_THAT(to_html(fitting()),
+              AllOf(HasSubstr("<span class=\"fits\">Fits</span>: 12.78 of 15.75 GiB HBM (81.1%)"),
+                    HasSubstr("2.97 GiB left"), HasSubstr("limit 15.75 GiB"), HasSubstr("HBM in use over the step"),
+                    HasSubstr("reduce-scatter over shard (16)"), HasSubstr("<code>bf16[32,1,8192,4096]</code>")));
+  EXPECT_THAT(to_html(too_large()),
+              AllOf(HasSubstr("<span class=\"not\">Does not fit</span>: 23.54"), HasSubstr("7.79 GiB beyond the limit"),
+                    HasSubstr("<code>training.accumulation = 2</code>"), HasSubstr("8 key-value heads"),
+                    HasSubstr("4,000 days"), HasSubstr("1,843,262"), HasSubstr("<b>Warning</b> the links")));
   const std::string hostile = to_html(odd_reports()[4].second);
   EXPECT_THAT(hostile, HasSubstr("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\xEF\xBF\xBD[31m"));
   // Many samples make no large page.
@@ -433,14 +467,32 @@ TEST(ReportFacts, ResamplesByTheMostInUse) {
 }
 
 TEST(Format, Figures) {
-  const std::pair<std::string, std::string_view> cases[] = {
-      {format_count(0), "0"}, {format_count(999.6), "1,000"}, {format_count(-1234567), "-1,234,567"}, {format_count(-0.2), "0"},
-      {format_bytes(0), "0 B"}, {format_bytes(1536), "1.5 KiB"}, {format_bytes(512.0 * kMiB), "512.0 MiB"}, {format_bytes(1234.5 * 0x1p30), "1,234.50 GiB"},
-      {format_bytes(-3.0 * 0x1p30), "-3.00 GiB"}, {format_bytes(kNan), "unknown"}, {format_seconds(1.8424), "1.842 s"}, {format_seconds(0.0123), "12.30 ms"},
-      {format_seconds(4.2e-6), "4.20 us"}, {format_seconds(11400), "3h 10m"}, {format_seconds(-1), "unknown"}, {format_seconds(1e300), "1.000e+300 s"},
-      {format_percent(0.8394), "83.9%"}, {format_percent(1234.5), "123,450%"}, {format_scaled(1.97e14, "FLOP/s"), "197.0 TFLOP/s"},
-      {format_scaled(999960, "B"), "1.0 MB"}, {format_scaled(12, "FLOP"), "12 FLOP"}, {format_days(0.523), "0.52 days"}, {format_days(4000.2), "4,000 days"},
-      {in_unit(12, byte_unit(0x1p31)), "<0.01"}, {count_of(1, "chip", "chips"), "1 chip"}, {count_of(1024, "chip", "chips"), "1,024 chips"}};
+  const std::pair<std::string, std::string_view> cases[] = {{format_count(0), "0"},
+                                                            {format_count(999.6), "1,000"},
+                                                            {format_count(-1234567), "-1,234,567"},
+                                                            {format_count(-0.2), "0"},
+                                                            {format_bytes(0), "0 B"},
+                                                            {format_bytes(1536), "1.5 KiB"},
+                                                            {format_bytes(512.0 * kMiB), "512.0 MiB"},
+                                                            {format_bytes(1234.5 * 0x1p30), "1,234.50 GiB"},
+                                                            {format_bytes(-3.0 * 0x1p30), "-3.00 GiB"},
+                                                            {format_bytes(kNan), "unknown"},
+                                                            {format_seconds(1.8424), "1.842 s"},
+                                                            {format_seconds(0.0123), "12.30 ms"},
+                                                            {format_seconds(4.2e-6), "4.20 us"},
+                                                            {format_seconds(11400), "3h 10m"},
+                                                            {format_seconds(-1), "unknown"},
+                                                            {format_seconds(1e300), "1.000e+300 s"},
+                                                            {format_percent(0.8394), "83.9%"},
+                                                            {format_percent(1234.5), "123,450%"},
+                                                            {format_scaled(1.97e14, "FLOP/s"), "197.0 TFLOP/s"},
+                                                            {format_scaled(999960, "B"), "1.0 MB"},
+                                                            {format_scaled(12, "FLOP"), "12 FLOP"},
+                                                            {format_days(0.523), "0.52 days"},
+                                                            {format_days(4000.2), "4,000 days"},
+                                                            {in_unit(12, byte_unit(0x1p31)), "<0.01"},
+                                                            {count_of(1, "chip", "chips"), "1 chip"},
+                                                            {count_of(1024, "chip", "chips"), "1,024 chips"}};
   for (const auto& [text, expected] : cases) EXPECT_EQ(text, expected);
 }
 

@@ -100,17 +100,22 @@ void TextReport::memory() {
   const Memory& memory = report_.memory;
   const double scale = memory_scale(memory), limit = static_cast<double>(memory.limit);
   const Unit unit = byte_unit(scale);
-  TextTable kinds({{"kind", Kind::Name}, {std::string(unit.name), Kind::Number}, {limit > 0 ? "of limit" : "of total", Kind::Number}, {""}});
+  TextTable kinds({{"kind", Kind::Name},
+                   {std::string(unit.name), Kind::Number},
+                   {limit > 0 ? "of limit" : "of total", Kind::Number},
+                   {""}});
   const auto add = [&](std::string_view name, int64_t bytes, bool bar) {
     const double value = static_cast<double>(bytes), base = limit > 0 ? limit : scale;
-    kinds.add({std::string(name), in_unit(value, unit), format_percent(value / base), bar ? text_bar(value / scale, kBar) : ""});
+    kinds.add(
+        {std::string(name), in_unit(value, unit), format_percent(value / base), bar ? text_bar(value / scale, kBar) : ""});
   };
   for (const auto& [kind, bytes] : memory.by_kind) add(name_of(kind), bytes, true);
   add("total", memory.total, false);
   if (limit > 0) add("limit", memory.limit, false);
   title("HBM a device, when most is in use");
   table(kinds);
-  if (memory.host > 0) line(fmt::format("in the host's memory, for one device: {}", format_bytes(static_cast<double>(memory.host))));
+  if (memory.host > 0)
+    line(fmt::format("in the host's memory, for one device: {}", format_bytes(static_cast<double>(memory.host))));
 }
 
 void TextReport::buffers() {
@@ -154,8 +159,8 @@ void TextReport::over_step() {
     plot += kLevels[static_cast<size_t>(std::lround(height * (kLevels.size() - 1)))];
   }
   const Unit unit = byte_unit(most);
-  title(fmt::format("HBM over the step: {} to {} {}, most at {} of the schedule", in_unit(least, unit), in_unit(most, unit), unit.name,
-                    format_percent(peak_of(report_.memory).first)));
+  title(fmt::format("HBM over the step: {} to {} {}, most at {} of the schedule", in_unit(least, unit), in_unit(most, unit),
+                    unit.name, format_percent(peak_of(report_.memory).first)));
   line(plot);
 }
 
@@ -165,14 +170,21 @@ void TextReport::collectives() {
   if (groups.empty()) return;
   const CollectiveGroup sum = sum_of(groups);
   const Unit unit = byte_unit(std::isfinite(sum.bytes) ? sum.bytes : 0);
-  TextTable table({{"kind"}, {"axes", Kind::Name}, {"type"}, {"where", Kind::Name}, {"times", Kind::Number}, {std::string(unit.name), Kind::Number},
+  TextTable table({{"kind"},
+                   {"axes", Kind::Name},
+                   {"type"},
+                   {"where", Kind::Name},
+                   {"times", Kind::Number},
+                   {std::string(unit.name), Kind::Number},
                    {"overlapped", Kind::Number}});
   const auto add = [&](const CollectiveGroup& g, std::string kind, std::string axes) {
-    table.add({std::move(kind), std::move(axes), g.type, g.place, format_count(g.count), in_unit(g.bytes, unit), format_percent(overlapped_part(g))});
+    table.add({std::move(kind), std::move(axes), g.type, g.place, format_count(g.count), in_unit(g.bytes, unit),
+               format_percent(overlapped_part(g))});
   };
   const size_t shown = groups.size() > kMostCollectives ? kMostCollectives - 1 : groups.size();
   for (const CollectiveGroup& group : std::span(groups).first(shown)) add(group, group.kind, axes_text(group));
-  if (shown < groups.size()) add(sum_of(std::span(groups).subspan(shown)), fmt::format("{} others", groups.size() - shown), "");
+  if (shown < groups.size())
+    add(sum_of(std::span(groups).subspan(shown)), fmt::format("{} others", groups.size() - shown), "");
   if (groups.size() > 1) add(sum, "total", "");
   this->table(table);
 }
@@ -184,7 +196,8 @@ void TextReport::estimate() {
   TextTable table({{"estimate", Kind::Name}, {std::string(unit.name), Kind::Number}, {"of step", Kind::Number}, {""}});
   const auto add = [&](std::string_view name, double seconds, bool bar) {
     const bool relative = is_known(step) && std::isfinite(seconds);
-    table.add({std::string(name), in_unit(seconds, unit), relative ? format_percent(seconds / step) : "", bar ? text_bar(seconds / drawn, kBar) : ""});
+    table.add({std::string(name), in_unit(seconds, unit), relative ? format_percent(seconds / step) : "",
+               bar ? text_bar(seconds / drawn, kBar) : ""});
   };
   add("compute: matrix products", parts.compute, true);
   add("exposed memory traffic", parts.memory, true);
@@ -198,8 +211,8 @@ void TextReport::estimate() {
 
   const Work& work = report_.work;
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"one device", fmt::format("{}, {} of HBM traffic, {} of collectives", format_scaled(work.flops, "FLOP"), format_bytes(work.hbm_bytes),
-                                 format_bytes(work.collective_bytes))}};
+      {"one device", fmt::format("{}, {} of HBM traffic, {} of collectives", format_scaled(work.flops, "FLOP"),
+                                 format_bytes(work.hbm_bytes), format_bytes(work.collective_bytes))}};
   if (is_known(report_.peak_flops)) facts[0].second += fmt::format("; peak {}", format_scaled(report_.peak_flops, "FLOP/s"));
   if (is_known(work.flops) && is_known(report_.model_flops)) {
     facts.emplace_back("model FLOPs", fmt::format("{}, {} of those done", format_scaled(report_.model_flops, "FLOP"),
@@ -216,15 +229,19 @@ void TextReport::estimate() {
 void TextReport::changes() {
   if (report_.changes.empty()) return;
   const Unit unit = byte_unit(memory_scale(report_.memory));
-  TextTable table({{"change", Kind::Name}, {fmt::format("HBM {}", unit.name), Kind::Number}, {"saves", Kind::Number}, {"step estimate", Kind::Number}, {"result"}});
+  TextTable table({{"change", Kind::Name},
+                   {fmt::format("HBM {}", unit.name), Kind::Number},
+                   {"saves", Kind::Number},
+                   {"step estimate", Kind::Number},
+                   {"result"}});
   for (const Change& change : report_.changes) {
     if (!change.failure.empty()) {
       table.add({change.what, "", "", "", "failed"});
       continue;
     }
     table.add({change.what, in_unit(static_cast<double>(change.total), unit),
-               in_unit(static_cast<double>(report_.memory.total) - static_cast<double>(change.total), unit), format_seconds(change.step_s),
-               change.fits ? "fits" : "does not fit"});
+               in_unit(static_cast<double>(report_.memory.total) - static_cast<double>(change.total), unit),
+               format_seconds(change.step_s), change.fits ? "fits" : "does not fit"});
   }
   title(changes_title(report_));
   this->table(table);
