@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what TPU's compiler makes of Flambeau's training step and of an equivalent JAX program, on a machine without TPUs.
 
-    bench/plan_vs_jax.py [--case 8b,70b,32b] [--set KEY=VALUE ...] [--whole] [--json FILE] [--markdown FILE] [--keep FOLDER]
+    bench/plan_vs_jax.py [--case 8b,70b,32b,405b] [--set KEY=VALUE ...] [--whole] [--json FILE] [--markdown FILE] [--keep FOLDER]
 
 Flambeau's program is what `flambeau plan CONFIG --topology POD --write-program FILE` writes; JAX's is workers/jax_pod_step.py for the same
 sizes, mesh, batch, activation checkpointing and form of attention. Both go through build/inspect_program: the same libtpu, the
@@ -60,6 +60,7 @@ CASES = {
     "8b": Case("configs/llama3/8b.toml", "v5e", (4, 4)),
     "70b": Case("configs/llama3/70b.toml", "v6e", (16, 16)),
     "32b": Case("configs/qwen3/32b.toml", "v5p", (4, 4, 8)),
+    "405b": Case("configs/llama3/405b.toml", "v5p", (8, 8, 16)),  # with tensor and sequence parallelism
 }
 
 # What a family fixes for all of its sizes, beyond what `flambeau check` prints.

@@ -109,6 +109,24 @@ class Step:
     def constrain(self, x, spec):
         return lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
 
+    def hint(self, x, forward, backward):
+        """A constraint, and another one on the gradient."""
+
+        @jax.custom_vjp
+        def identity(x):
+            return self.constrain(x, forward)
+
+        identity.defvjp(lambda x: (identity(x), None), lambda _, g: (self.constrain(g, backward),))
+        return identity(x)
+
+    def split_input(self, x_BSD):
+        """Into products that tensor parallelism splits: the sequence is gathered, and the gradient's partial sums are scattered over it."""
+        return self.hint(x_BSD, self.whole, self.stream)
+
+    def summed_output(self, x_BSD):
+        """Out of them, the other way round."""
+        return self.hint(x_BSD, self.stream, self.whole)
+
     def use(self, w, spec):
         """Cast, then gathered."""
         return self.constrain(self.constrain(w.astype(self.dtype), spec), gathered(spec))
@@ -167,18 +185,18 @@ class Step:
         m = self.m
         G = m.heads // m.kv_heads
         spec = lambda name: P(*self.table["layers"][name][1][1:])
-        h = self.constrain(self.rms_norm(x_BSD, w["attention_norm"]), self.whole)
+        h = self.split_input(self.rms_norm(x_BSD, w["attention_norm"]))
         qkv_BKPSE = self.constrain(self.dense("BSD,KPED->BKPSE", h, w["qkv"], spec("qkv")), P(DATA, "tensor", None, None, None))
         q, k, v = qkv_BKPSE[:, :, :G], qkv_BKPSE[:, :, G:G + 1], qkv_BKPSE[:, :, G + 1]
         if m.qk_norm:
             q, k = self.rms_norm(q, w["q_norm"]), self.rms_norm(k, w["k_norm"])
         q, k = self.rope(q, *rope_table) * self.dtype.type(m.head_dim**-0.5), self.rope(k, *rope_table)[:, :, 0]
         y = checkpoint_name(self.attention(q, k, v, documents_BS), "attention")
-        x_BSD = self.constrain(x_BSD + self.constrain(self.dense("BKGSE,KGED->BSD", y, w["wo"], spec("wo")), self.stream), self.stream)
-        h = self.constrain(self.rms_norm(x_BSD, w["ffn_norm"]), self.whole)
+        x_BSD = self.constrain(x_BSD + self.summed_output(self.dense("BKGSE,KGED->BSD", y, w["wo"], spec("wo"))), self.stream)
+        h = self.split_input(self.rms_norm(x_BSD, w["ffn_norm"]))
         gate_up_TBSF = self.constrain(self.dense("BSD,TFD->TBSF", h, w["w13"], spec("w13")), P(None, DATA, None, "tensor"))
-        h = jax.nn.silu(gate_up_TBSF[0]) * gate_up_TBSF[1]
-        return self.constrain(x_BSD + self.constrain(self.dense("BSF,FD->BSD", h, w["w2"], spec("w2")), self.stream), self.stream)
+        h = self.constrain(jax.nn.silu(gate_up_TBSF[0]) * gate_up_TBSF[1], P(DATA, None, "tensor"))
+        return self.constrain(x_BSD + self.summed_output(self.dense("BSF,FD->BSD", h, w["w2"], spec("w2"))), self.stream)
 
     def hidden(self, params, batch):
         tokens_BS = batch["tokens"]
@@ -191,7 +209,7 @@ class Step:
             body = jax.checkpoint(body, policy=policy, prevent_cse=False)
         x_BSD = self.constrain(self.embed(params["embedding"], tokens_BS), self.stream)
         x_BSD, _ = lax.scan(body, x_BSD, params["layers"])
-        return self.constrain(self.rms_norm(x_BSD, params["norm"]), self.whole)
+        return self.split_input(self.rms_norm(x_BSD, params["norm"]))
 
     # ---- the two ends of the vocabulary ----------------------------------------------------------------------------------
 
