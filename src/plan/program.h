@@ -9,19 +9,13 @@
 #include <vector>
 
 #include "pjrt/pjrt.h"
-#include "plan/report.h"
+#include "plan/memory.h"
 #include "runtime/engine.h"
 #include "runtime/target.h"
 #include "spmd/plan.h"
 #include "train/config.h"
 
 namespace flambeau::plan {
-
-// What a parameter of the program is.
-struct Argument {
-  MemoryKind kind = MemoryKind::Batch;  // Parameters, OptimizerStates or Batch
-  std::string name;                     // "layers.*.attention.wo.weight", "layers.*.attention.wo.weight, exp_avg", "tokens"
-};
 
 struct StepProgram {
   std::string text;                  // StableHLO

@@ -137,7 +137,7 @@ class Walker {
     Collective c = collective_at(scope, i, device_count_);
     c.loop = loop;
     c.op_name = op_name_of(scope, i);
-    c.begin = c.end = here;
+    c.operation = c.begin = c.end = here;
     begun.push_back(analysis_.collectives.size());
     analysis_.collectives.push_back(std::move(c));
   }

@@ -50,6 +50,7 @@ struct Collective {
   // It begins before the operation `begin` of Analysis::operations and has ended before `end`: what lies between runs while
   // it is under way. Equal: nothing does.
   size_t begin = 0, end = 0;
+  size_t operation = 0;  // its own, or the one that begins it
   std::string name, op_name;
 
   int64_t bytes() const { return operand_bytes > result_bytes ? operand_bytes : result_bytes; }
@@ -66,7 +67,7 @@ struct Operation {
   double bytes() const { return bytes_read + bytes_written; }
 };
 
-struct Contraction {  // a dot or convolution
+struct Contraction {  // a dot or convolution, or a kernel that tells its FLOPs
   std::string name, op_name;
   double flops = 0;  // of one run
   int loop = -1;

@@ -274,5 +274,26 @@ TEST(Analysis, CountsMultiplyAddsThatCount) {
   }
 }
 
+TEST(Analysis, BelievesAKernelsOwnCount) {
+  const struct {
+    const char* config;
+    double want;
+  } kCases[] = {
+      {R"({"custom_call_config":{"body":"TUw","cost_estimate":{"flops":"123","bytes_accessed":"7"}}})", 123},
+      {R"({"custom_call_config": {"cost_estimate": {"transcendentals": 5, "flops": 456}}})", 456},
+      {R"({"custom_call_config":{"flops":"123"}})", 0},
+      {R"({"cost_estimate":{"flops":"-5"}})", 0},
+      {R"({"cost_estimate":{"flops")", 0},
+      {R"({"cost_estimate":{"flops":)", 0},
+      {"", 0},
+  };
+  for (const auto& c : kCases) {
+    const Analysis analysis = analyze(parse_module(module(
+        {computation(1, {instruction(1, "custom-call", shape(kF32, {4}), {}, ProtoWriter().bytes(43, c.config).str())}, 1)},
+        1)));
+    EXPECT_EQ(analysis.flops(), c.want) << c.config;
+  }
+}
+
 }  // namespace
 }  // namespace flambeau::hlo::compiled

@@ -41,7 +41,8 @@ std::string_view collective_kind(std::string_view opcode);
 // What runs the computations that it calls as a part of itself; others (reduce, sort, ...) apply theirs to single elements.
 bool runs_callees(std::string_view opcode);
 
-// Multiply-adds times two of a dot or convolution; 0 for others. InvalidArgument where its dimensions are impossible.
+// Multiply-adds times two of a dot or convolution, or of a kernel that tells; 0 for others. InvalidArgument where its
+// dimensions are impossible.
 double contraction_flops(const Scope& scope, const Instruction& instruction);
 
 }  // namespace flambeau::hlo::compiled

@@ -1,0 +1,44 @@
+#include "plan/collectives.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace flambeau::plan {
+namespace {
+
+using hlo::compiled::Collective;
+using hlo::compiled::LoopRole;
+
+std::string place_of(LoopRole role) {
+  if (role == LoopRole::Other || role == LoopRole::Accumulation) return "outside of the layers";
+  return std::string(hlo::compiled::name_of(role));
+}
+
+}  // namespace
+
+std::vector<CollectiveGroup> collective_groups(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh,
+                                               const Timeline& timeline) {
+  std::map<std::tuple<std::string, std::string, int64_t, std::string, std::string>, CollectiveGroup> groups;
+  for (size_t i = 0; i < analysis.collectives.size(); ++i) {
+    const Collective& c = analysis.collectives[i];
+    const std::string axes = hlo::compiled::axes_name(axes_of(c, mesh), mesh), place = place_of(analysis.role(c.loop));
+    CollectiveGroup& group = groups[{c.kind, axes, c.group_size, c.type, place}];
+    if (group.count == 0)
+      group = {.kind = c.kind, .axes = axes, .group_size = c.group_size, .type = c.type, .place = place};
+    const double runs = analysis.runs(c.loop), bytes = static_cast<double>(c.bytes()) * runs;
+    group.count += runs;
+    group.bytes += bytes;
+    if (i < timeline.collectives.size() && timeline.collectives[i].seconds > 0)
+      group.overlapped += bytes * (1 - timeline.collectives[i].exposed / timeline.collectives[i].seconds);
+  }
+  std::vector<CollectiveGroup> sorted;
+  for (auto& [key, group] : groups) sorted.push_back(std::move(group));
+  std::sort(sorted.begin(), sorted.end(), [](const CollectiveGroup& a, const CollectiveGroup& b) {
+    return std::tie(b.bytes, a.kind, a.axes, a.place) < std::tie(a.bytes, b.kind, b.axes, b.place);
+  });
+  return sorted;
+}
+
+}  // namespace flambeau::plan

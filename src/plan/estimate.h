@@ -1,0 +1,19 @@
+// How long a step may take: work over what a device can do at best. An estimate, always.
+#pragma once
+
+#include "plan/report.h"
+#include "plan/timeline.h"
+
+namespace flambeau::plan {
+
+Work work_of(const hlo::compiled::Analysis& analysis);
+
+// From a program that was compiled: operation after operation, each as long as its products or its memory traffic take,
+// whichever is longer, and what of the collectives nothing hides.
+Estimate estimate(const hlo::compiled::Analysis& analysis, const Timeline& timeline, const DeviceRates& rates);
+
+// From totals alone, where nothing was compiled: products and memory traffic beside each other, collectives (seconds of their
+// own, of which `exposed_s` nothing hides) after them.
+Estimate estimate(const Work& work, double communication_s, double exposed_s, const DeviceRates& rates);
+
+}  // namespace flambeau::plan

@@ -1,0 +1,44 @@
+// A guess of how a compiled step runs on one device, operation after operation: what is computed, what is moved, what is sent
+// meanwhile, and when the device waits for it.
+//
+// No time here was measured on a TPU.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hlo/compiled/analysis.h"
+#include "hlo/compiled/axes.h"
+
+namespace flambeau::plan {
+
+// What one device can do, at best. Per second.
+struct DeviceRates {
+  double flops = 0;           // of matrix products
+  double hbm_bytes = 0;       // read and written together
+  double ici_bytes = 0;       // sent over all links within a slice, while as many are received
+  double dcn_bytes = 0;       // sent over the data-centre network
+  std::vector<std::string> dcn_axes;  // axes of the mesh whose devices are in different slices
+};
+
+struct CollectiveTime {
+  double seconds = 0;  // of one run, alone
+  double exposed = 0;  // the part of it that the device waits for
+};
+
+struct Timeline {
+  double step_s = 0;
+  std::vector<CollectiveTime> collectives;  // of the analysis's collectives, in their order
+};
+
+// Seconds that a collective takes when nothing else is sent: of n devices in a ring, all send (n-1)/n of the larger of operand
+// and result, twice that for an all-reduce, and over each kind of network what crosses it.
+double collective_seconds(const hlo::compiled::Collective& collective, const hlo::compiled::MeshAxes& mesh,
+                          const DeviceRates& rates);
+
+// InvalidArgument for rates that are not positive where they are needed.
+Timeline run_timeline(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh, const DeviceRates& rates);
+
+}  // namespace flambeau::plan
