@@ -2,7 +2,7 @@
 and a backward pass that makes the scores again from their logsumexp (FlashAttention-2, Dao, 2023).
 
 One scan goes through the pairs of a block of queries and one of keys that meet the diagonal or lie below it, so that what the mask
-leaves empty costs nothing. The form, the blocks and the precision are those of src/ops/block_attention.cc. Legend: B batch, S sequence,
+leaves empty costs nothing. The form and the precision are those of src/ops/block_attention.cc. Legend: B batch, S sequence,
 K key-value heads, G query heads of each, E head width, q and k within a block.
 """
 
@@ -17,13 +17,9 @@ LOW = -1e30  # finite: differences of masked scores stay numbers
 
 
 def attention(q_BKGSE, k_BKSE, v_BKSE, documents_BS=None, *, block=0):
-    """q is scaled already. With documents [B, S], keys of the same document alone are seen. Block 0: chosen. Returns [B, K, G, S, E]."""
-    B, K, G, S, _ = q_BKGSE.shape
-    if block == 0:
-        block = 512
-        while block > 128 and B * K * G * block * block * 4 > 64 << 20:
-            block //= 2
-    block = min(block, S)
+    """q is scaled already. With documents [B, S], keys of the same document alone are seen. Block 0: 512. Returns [B, K, G, S, E]."""
+    S = q_BKGSE.shape[3]
+    block = min(block or 512, S)
     if S % block != 0:
         raise ValueError(f"expected a block that divides the sequence of {S}, got {block}")
     return blockwise(block, q_BKGSE, k_BKSE, v_BKSE, documents_BS)
