@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,6 +44,11 @@ std::vector<Shape> listed_shapes(const Chip& chip) {
   return shapes;
 }
 
+// Smallest first; of equal products, the most equal factors have the smallest sum.
+std::tuple<int64_t, int64_t, Shape> order(const Shape& shape) {
+  return {product(shape), std::accumulate(shape.begin(), shape.end(), int64_t{0}), shape};
+}
+
 std::vector<Shape> legal_shapes(const Chip& chip) {
   std::vector<Shape> shapes = listed_shapes(chip);
   if (chip.dimensions == 3) {
@@ -52,10 +58,7 @@ std::vector<Shape> legal_shapes(const Chip& chip) {
       }
     }
   }
-  const auto key = [](const Shape& shape) {  // of equal products, the most equal factors have the smallest sum
-    return std::pair(product(shape), std::accumulate(shape.begin(), shape.end(), int64_t{0}));
-  };
-  std::ranges::stable_sort(shapes, {}, key);
+  std::ranges::sort(shapes, {}, order);
   return shapes;
 }
 
@@ -177,7 +180,7 @@ std::string nearest(const Chip& chip, const Shape& wanted) {
     return alike ? distance(legal, wanted) : std::abs(log2_chips(legal) - chips);
   };
   std::vector<Shape> shapes = legal_shapes(chip);
-  std::ranges::stable_sort(shapes, {}, far);
+  std::ranges::sort(shapes, {}, [&](const Shape& legal) { return std::pair(far(legal), order(legal)); });
   shapes.resize(alike && far(shapes[0]) == 0 ? 1 : 3);
   std::string names;
   for (size_t i = 0; i < shapes.size(); ++i) {

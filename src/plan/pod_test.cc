@@ -272,7 +272,7 @@ class Libtpu : public testing::Test {
                                 .program = program,
                                 .options = {},
                                 .whole = !pod.has_first_phase(),
-                                .time_limit = std::chrono::seconds(60)});
+                                .time_limit = std::chrono::seconds(300)});
   }
 
   std::filesystem::path plugin_;
