@@ -168,6 +168,16 @@ bool BufferKinds::is_gradient(const std::string& value, const Place& place) cons
   return shape != nullptr && has_parameters_shape(*shape, place.role == LoopRole::LayersBackward);
 }
 
+// A copy of the batch, or of a part of it; not what is computed from it, such as a mask for attention.
+bool BufferKinds::is_batch(const std::string& value, const Place& place) const {
+  const Dependence* from = dependence_of(value);
+  if (from == nullptr || from->bits != kBatch || from->parameter < 0) return false;
+  const auto number = static_cast<size_t>(from->parameter);
+  const Shape* shape = shape_of(place.instruction->shape, value);
+  return shape != nullptr && number < step_.analysis.parameters.size() &&
+         shape->elements() <= step_.analysis.parameters[number].shape.elements();
+}
+
 MemoryKind BufferKinds::kind(const std::string& value) const {
   if (step_.analysis.saved_activations.contains(value)) return MemoryKind::SavedActivations;
   const Place* place = place_of(value);
@@ -183,8 +193,7 @@ MemoryKind BufferKinds::kind(const std::string& value) const {
   // A loop's gradients begin as zeros, which depend on nothing.
   if ((of_batch || from == nullptr || from->bits == 0) && is_gradient(value, *place)) return MemoryKind::Gradients;
   if (collective != collectives_.end()) return MemoryKind::Collectives;
-  if (from != nullptr && from->bits == kBatch && from->parameter >= 0) return MemoryKind::Batch;
-  return MemoryKind::Temporaries;
+  return is_batch(value, *place) ? MemoryKind::Batch : MemoryKind::Temporaries;
 }
 
 std::string BufferKinds::name(const std::string& value) const {

@@ -33,6 +33,7 @@ class BufferKinds {
   const Place* place_of(const std::string& value) const;
   const hlo::compiled::Dependence* dependence_of(const std::string& value) const;
   bool is_gradient(const std::string& value, const Place& place) const;
+  bool is_batch(const std::string& value, const Place& place) const;
   bool has_parameters_shape(const hlo::compiled::Shape& shape, bool or_one_layers) const;
 
   const CompiledStep& step_;

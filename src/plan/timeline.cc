@@ -148,7 +148,10 @@ class Runner {
       finish_[c] = start + needs.seconds();
       if (needs.ici > 0) busy.ici = finish_[c];
       if (needs.dcn > 0) busy.dcn = finish_[c];
-      if (collective.end <= collective.operation) end(c, now);  // synchronous
+      if (collective.end > collective.operation) continue;
+      // Synchronous: what its own operation moves is what it sends.
+      result_.collectives[c].exposed = needs.seconds();
+      now = std::max(now, finish_[c]);
     }
   }
 
