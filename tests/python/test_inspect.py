@@ -46,13 +46,16 @@ def test_tensor_parallel_feed_forward(inspect, where):
     (collective,) = got["collectives"]
     element = {"bf16": 2, "f32": 4}[collective["type"]]  # XLA's CPU compiler sums bfloat16 as float32
     assert collective["kind"] == "all-reduce"
-    assert (collective["bytes"], collective["group_size"]) == (1024 * 512 * element, 4)
+    assert (collective["bytes"], collective["group_size"], collective["axes"]) == (1024 * 512 * element, 4, "model")
     assert (collective["loop_depth"], collective["runs"]) == (0, 1)
     # Arguments and results, one of them in the memory of the other; not much more than the product between.
     arguments = 4 * 1024 * 512 * 2
     assert arguments <= got["memory"]["total"] < arguments + 16 * 1024 * 1024
     if where != "cpu":
         assert got["device_kind"] == "TPU v5 lite" and got["remarks"] == []
+        # Four arguments, and the result in the place of one.
+        assert [b["bytes"] for b in got["buffers"]["parameters"]] == [1024 * 512 * 2] * 4
+        assert got["buffers"]["total"] == got["memory"]["total"]
 
 
 def test_tells_what_the_partitioner_regrets(inspect):
