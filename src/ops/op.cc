@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::span<const Row> (*kTables[])() = {
     arithmetic_rows, math_rows, activation_rows, logic_rows, creation_rows, shape_rows, reduction_rows, extremum_rows,
-    matmul_rows, loss_rows, norm_rows, attention_rows, indexing_rows, scatter_rows, sorting_rows, random_rows, optim_rows,
+    matmul_rows, loss_rows, norm_rows, attention_rows, block_attention_rows, indexing_rows, scatter_rows, sorting_rows, random_rows,
+    optim_rows,
 };
 
 struct Table {

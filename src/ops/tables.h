@@ -23,6 +23,7 @@ std::span<const Row> matmul_rows();
 std::span<const Row> loss_rows();
 std::span<const Row> norm_rows();
 std::span<const Row> attention_rows();
+std::span<const Row> block_attention_rows();
 std::span<const Row> indexing_rows();
 std::span<const Row> scatter_rows();
 std::span<const Row> sorting_rows();
