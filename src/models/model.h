@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "device/scan.h"
+#include "nn/attention.h"
 #include "nn/parameter.h"
 
 namespace flambeau::models {
@@ -52,6 +53,9 @@ class Model {
   // (none) written out one after another. Layers of a loop lie stacked in memory, so this comes before parameters have values.
   virtual void run_layers_as_loop(std::optional<device::KeepPolicy> policy) { scan_ = std::move(policy); }
 
+  // How attention is computed; Auto unless this is called.
+  void set_attention(const nn::AttentionOptions& options) { attention_ = options; }
+
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
 
@@ -81,6 +85,7 @@ class Model {
  protected:
   nn::Parameters parameters_;
   std::optional<device::KeepPolicy> scan_;
+  nn::AttentionOptions attention_;
 };
 
 // Sizes that replace those of the flavour; 0 keeps the flavour's.

@@ -1,9 +1,39 @@
 #include "nn/attention.h"
 
+#include <array>
+#include <vector>
+
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "device/device.h"
+#include "spmd/manual.h"
+#include "spmd/plan.h"
 
 namespace flambeau::nn {
+namespace {
 
+using device::AttentionBlocks;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Tensors = std::vector<at::Tensor>;
+
+// CPUs are as fast either way on rows up to here; at 2048 tokens the loop takes less than half of the time. Their caches want smaller
+// blocks than matrix units do.
+constexpr int64_t kLongestDenseOnCpu = 256, kCpuBlock = 128;
+
+AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
+  if (!device::is_tpu(tokens_BS)) return {.kind = AttentionKind::Dense};
+  const bool is_cpu = runtime::Engine::get().target().platform == "cpu";
+  if (options.kind == AttentionKind::Auto) {
+    options.kind = is_cpu && tokens_BS.size(1) <= kLongestDenseOnCpu ? AttentionKind::Dense : AttentionKind::Chunked;
+  }
+  if (is_cpu && options.blocks.q == 0) options.blocks.q = kCpuBlock;
+  if (is_cpu && options.blocks.kv == 0) options.blocks.kv = kCpuBlock;
+  return options;
+}
+
+// Which keys a query may see, [B, 1, S, S].
 at::Tensor document_mask(const at::Tensor& documents_BS) {
   const at::Tensor positions = at::arange(documents_BS.size(1), documents_BS.options().dtype(at::kLong));
   const at::Tensor causal_SS = positions.unsqueeze(1) >= positions.unsqueeze(0);
@@ -11,12 +41,100 @@ at::Tensor document_mask(const at::Tensor& documents_BS) {
   return same_BSS.logical_and(causal_SS).unsqueeze(1);
 }
 
-at::Tensor attention(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE,
-                     const at::Tensor& mask) {
+at::Tensor dense(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE, const at::Tensor& mask) {
   const bool causal = !mask.defined();
-  const at::Tensor out_BHSE = at::scaled_dot_product_attention(
-      q_BHSE, k_BKSE, v_BKSE, causal ? std::nullopt : std::make_optional(mask), /*dropout_p=*/0.0, causal,
-      /*scale=*/1.0, /*enable_gqa=*/q_BHSE.size(1) != k_BKSE.size(1));
+  return at::scaled_dot_product_attention(q_BHSE, k_BKSE, v_BKSE, causal ? std::nullopt : std::make_optional(mask), /*dropout_p=*/0.0,
+                                          causal, /*scale=*/1.0, /*enable_gqa=*/q_BHSE.size(1) != k_BKSE.size(1));
+}
+
+// How the tensors of an attention lie on a mesh: rows of the batch and whole key-value heads apart, the sequence whole.
+struct Layout {
+  hlo::Sharding heads, rows, documents;  // [B, H or K, S, E], [B, H, S], [B, S]
+
+  explicit Layout(const at::Tensor& k_BKSE) {
+    heads = spmd::plan()->sharding_where_it_divides({"batch", "kv_heads", "", ""}, k_BKSE.sizes().vec());
+    rows.dims = {heads.dims[0], heads.dims[1], {}};
+    documents.dims = {heads.dims[0], {}};
+  }
+};
+
+// `body` of the local parts on a mesh, of the tensors themselves elsewhere. The partitioner would have to find out what the loop
+// does with each dimension.
+Tensors on_own_part(const Tensors& inputs, const std::vector<hlo::Sharding>& in, const std::vector<hlo::Sharding>& out,
+                    const spmd::ManualBody& body) {
+  return spmd::can_be_manual() ? spmd::manual(inputs, in, out, body) : body(inputs);
+}
+
+Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionBlocks& blocks) {
+  Tensors inputs{q, k, v};
+  std::vector<hlo::Sharding> in, out;
+  if (documents.defined()) inputs.push_back(documents);
+  if (spmd::can_be_manual()) {
+    const Layout layout(k);
+    in = {layout.heads, layout.heads, layout.heads};
+    if (documents.defined()) in.push_back(layout.documents);
+    out = {layout.heads, layout.rows};
+  }
+  return on_own_part(inputs, in, out, [&](const Tensors& t) -> Tensors {
+    const auto results = device::causal_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : at::Tensor(), blocks);
+    return {results[0], results[1]};
+  });
+}
+
+Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionBlocks& blocks) {
+  const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &logsumexp = saved[4], &documents = saved[5];
+  Tensors inputs{gradient, q, k, v, out, logsumexp};
+  std::vector<hlo::Sharding> in, gradients;
+  if (documents.defined()) inputs.push_back(documents);
+  if (spmd::can_be_manual()) {
+    const Layout layout(k);
+    in = {layout.heads, layout.heads, layout.heads, layout.heads, layout.heads, layout.rows};
+    if (documents.defined()) in.push_back(layout.documents);
+    gradients = {layout.heads, layout.heads, layout.heads};
+  }
+  return on_own_part(inputs, in, gradients, [&](const Tensors& t) -> Tensors {
+    const auto results =
+        device::causal_attention_backward(t[0], t[1], t[2], t[3], t.size() > 6 ? t[6] : at::Tensor(), t[4], t[5], blocks);
+    return {results[0], results[1], results[2]};
+  });
+}
+
+// `documents` may be undefined, which no argument of a function that autograd sees may be.
+struct Problem {
+  at::Tensor documents;
+  AttentionBlocks blocks;
+};
+
+struct Chunked : torch::autograd::Function<Chunked> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const Problem& problem) {
+    const Tensors results = nn::forward(q, k, v, problem.documents, problem.blocks);
+    ctx->save_for_backward({q, k, v, results[0], results[1], problem.documents});
+    ctx->saved_data["blocks"] = std::vector<int64_t>{problem.blocks.q, problem.blocks.kv};
+    return results[0];
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const std::vector<int64_t> blocks = ctx->saved_data["blocks"].toIntVector();
+    Tensors results = nn::backward(gradients[0], ctx->get_saved_variables(), {blocks[0], blocks[1]});
+    results.resize(4);
+    return results;
+  }
+};
+
+}  // namespace
+
+Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS)
+    : options_(choose(options, tokens_BS)) {
+  if (!documents_BS.defined()) return;
+  if (options_.kind == AttentionKind::Dense) mask_B1SS_ = document_mask(documents_BS);
+  else documents_BS_ = documents_BS.to(at::kInt);
+}
+
+at::Tensor Attention::operator()(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE) const {
+  const at::Tensor out_BHSE = options_.kind == AttentionKind::Dense
+                                  ? dense(q_BHSE, k_BKSE, v_BKSE, mask_B1SS_)
+                                  : Chunked::apply(q_BHSE, k_BKSE, v_BKSE, Problem{documents_BS_, options_.blocks});
   return out_BHSE.transpose(1, 2);
 }
 

@@ -1,16 +1,42 @@
 // Attention of queries to the keys of their own document, no later than themselves.
+//
+// Ways to compute it, with the same numbers up to rounding:
+//   dense    PyTorch's scaled_dot_product_attention: the scores of all pairs exist. Faster for short rows on CPUs.
+//   chunked  a loop over blocks of queries and keys (ops/block_attention.cc): memory grows with the row's length, not its square.
+// On the CPU itself (the reference) it is always dense. On a mesh, chunked attention runs on each device's own batch rows and heads.
 #pragma once
+
+#include <cstdint>
 
 #include <ATen/core/Tensor.h>
 
+#include "device/causal_attention.h"
+
 namespace flambeau::nn {
 
-// Which keys a query may see, besides "not later": with documents [B, S] (any numbering that changes where a document ends)
-// only keys of the same document. Returns a bool mask [B, 1, S, S].
-at::Tensor document_mask(const at::Tensor& documents_BS);
+enum class AttentionKind { Auto, Dense, Chunked };
 
-// q [B, H, S, E] already scaled, k and v [B, K, S, E] with K dividing H: query head h reads key-value head h / (H / K).
-// `mask` as document_mask makes it; undefined means plain causal attention. Returns [B, S, H, E].
-at::Tensor attention(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE, const at::Tensor& mask);
+struct AttentionOptions {
+  AttentionKind kind = AttentionKind::Auto;
+  device::AttentionBlocks blocks = {};
+};
+
+// Made once a forward pass, for all layers.
+class Attention {
+ public:
+  // For rows like tokens [B, S]. `documents` [B, S], where defined, is any numbering that changes where a document ends.
+  Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS);
+
+  // q [B, H, S, E] already scaled, k and v [B, K, S, E] with K dividing H: query head h reads key-value head h / (H / K).
+  // Returns [B, S, H, E].
+  at::Tensor operator()(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE) const;
+
+  AttentionKind kind() const { return options_.kind; }  // never Auto
+
+ private:
+  AttentionOptions options_;
+  at::Tensor documents_BS_;  // int32; undefined where rows are one document
+  at::Tensor mask_B1SS_;     // of dense attention, instead
+};
 
 }  // namespace flambeau::nn

@@ -124,10 +124,10 @@ TEST(Attention, StaysWithinDocuments) {
   at::manual_seed(1);
   const at::Tensor q = at::randn({1, 4, 6, 8}), k = at::randn({1, 2, 6, 8}), v = at::randn({1, 2, 6, 8});
   const at::Tensor documents = at::tensor({0, 0, 1, 1, 1, 2}, at::kLong).unsqueeze(0);
-  const at::Tensor packed = attention(q, k, v, document_mask(documents));
+  const at::Tensor packed = Attention({}, documents, documents)(q, k, v);
   for (const auto& [begin, length] : {std::pair{0, 2}, {2, 3}, {5, 1}}) {
     const auto part = [&, b = begin, n = length](const at::Tensor& t) { return t.narrow(2, b, n); };
-    EXPECT_TRUE(at::allclose(packed.narrow(1, begin, length), attention(part(q), part(k), part(v), {}), 1e-5, 1e-6)) << begin;
+    EXPECT_TRUE(at::allclose(packed.narrow(1, begin, length), Attention({}, documents, {})(part(q), part(k), part(v)), 1e-5, 1e-6)) << begin;
   }
 }
 

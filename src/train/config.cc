@@ -105,6 +105,9 @@ const std::vector<Key>& table() {
       {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
 
       {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
+      {"model.attention", SLOT(model.attention), "how attention is computed: dense (the scores of all pairs exist), chunked (a loop over blocks that holds no such square), or auto (dense for short rows on CPU, else chunked)", one_of({"auto", "dense", "chunked"})},
+      {"model.attention_block_q", SLOT(model.attention_block_q), "queries of a block of chunked attention; need not divide the row; 0: chosen", at_least(0)},
+      {"model.attention_block_kv", SLOT(model.attention_block_kv), "keys of such a block; 0: chosen", at_least(0)},
 
       {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); offload (the same, kept in host memory); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "offload", "budget", "full"})},
       {"activation_checkpoint.selective_ops", SLOT(activation_checkpoint.selective_ops), "ops whose outputs are kept in modes selective and offload: matmul, mm, bmm, attention, or PyTorch's names of ops (silu)", names()},
@@ -511,6 +514,14 @@ void check_config(const Config& config) {
     raise_in_config(config, "checkpoint.initial_load_path: expected a Hugging Face folder, got \"\"; "
                             "set it, or checkpoint.initial_load_in_hf = false");
   }
+}
+
+nn::AttentionOptions attention_options(const Config& config) {
+  const Config::Model& model = config.model;
+  return {.kind = model.attention == "dense"     ? nn::AttentionKind::Dense
+                  : model.attention == "chunked" ? nn::AttentionKind::Chunked
+                                                 : nn::AttentionKind::Auto,
+          .blocks = {.q = model.attention_block_q, .kv = model.attention_block_kv}};
 }
 
 runtime::KeepPolicy keep_policy(const Config& config) {

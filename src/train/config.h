@@ -34,6 +34,8 @@ struct Config {
     std::string name = "llama3", flavor = "debug";
     models::Overrides overrides;
     bool scan = false;
+    std::string attention = "auto";
+    int64_t attention_block_q = 0, attention_block_kv = 0;
   } model;
 
   struct ActivationCheckpoint {
@@ -188,6 +190,8 @@ struct Batching {
 // The configuration says what a microbatch is for one rank; steps are the whole mesh's.
 Batching batching(const Config& config, int64_t data_parallel_degree = 1);
 
+// What [model] says of attention.
+nn::AttentionOptions attention_options(const Config& config);
 // What [activation_checkpoint] says.
 runtime::KeepPolicy keep_policy(const Config& config);
 

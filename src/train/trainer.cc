@@ -65,6 +65,7 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }
+  model->set_attention(attention_options(config));
   if (config.model.scan) model->run_layers_as_loop(keep_policy(config));
   if (model->vocabulary() < tokenizer_vocab) {
     raise_in_config(config, fmt::format("model.vocab_size: expected at least the {} tokens of data.tokenizer, got {}; set it to "

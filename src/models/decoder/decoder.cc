@@ -84,7 +84,7 @@ at::Tensor project(std::string_view name, const at::Tensor& x, const nn::Weight&
 }  // namespace
 
 at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table,
-                                    const at::Tensor& mask) const {
+                                    const nn::Attention& attention) const {
   const Scope scope("attention");
   const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
   const at::Tensor qkv_BSKPE = shard_hint(project("qkv", h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
@@ -92,7 +92,7 @@ at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD,
   const auto [q, k, v] = config_.qk_norm
                              ? nn::split_qkv_norm_rope(qkv_BSKPE, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
                              : nn::split_qkv_rope(qkv_BSKPE, table, scale);
-  const at::Tensor heads_BSHE = shard_hint(nn::attention(q, k, v, mask), {"batch", "sequence", "heads", ""});
+  const at::Tensor heads_BSHE = shard_hint(attention(q, k, v), {"batch", "sequence", "heads", ""});
   return summed_output(project("wo", heads_BSHE.flatten(2), layer.wo));
 }
 
@@ -112,14 +112,14 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
   const int64_t S = inputs.tokens_BS.size(1);
   FLAMBEAU_CHECK(rope_table_.defined() && S <= rope_table_.size(0), "prepare() was called for this context length");
   const at::Tensor table = inputs.positions_BS.defined() ? at::embedding(rope_table_, inputs.positions_BS) : rope_table_.narrow(0, 0, S);
-  const at::Tensor mask = inputs.documents_BS.defined() ? nn::document_mask(inputs.documents_BS) : at::Tensor();
+  const nn::Attention attention(attention_, inputs.tokens_BS, inputs.documents_BS);
   const auto show = [&](const std::string& name, const at::Tensor& value) {
     if (probe) probe(name, value);
   };
 
   at::Tensor x_BSD = embed(inputs.tokens_BS, compute);
   show("tok_embeddings", x_BSD);
-  const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, mask)); };
+  const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, attention)); };
   const auto feed = [&](const Layer& layer, const at::Tensor& x) { return residual(x + feed_forward_block(layer, x)); };
   const Scope scope("layers");
   if (scan_ && !probe) {

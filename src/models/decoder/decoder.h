@@ -79,7 +79,8 @@ class Decoder : public Model {
   };
 
   at::Tensor embed(const at::Tensor& tokens_BS, at::ScalarType compute) const;
-  at::Tensor attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table, const at::Tensor& mask) const;
+  at::Tensor attention_block(const Layer& layer, const at::Tensor& x_BSD, const at::Tensor& table,
+                             const nn::Attention& attention) const;
   at::Tensor feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const;
 
   std::string family_;
