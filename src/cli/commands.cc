@@ -85,8 +85,6 @@ void check(const train::Config& config) {
   fmt::print("# parameters and optimizer states: {:.2f} GiB\n", static_cast<double>(parameters) * static_cast<double>(bytes) / (1 << 30));
 }
 
-void plan(const train::Config& config, const plan::PlanOptions& options) { plan::plan(config, options); }
-
 void doctor(const std::string& plugin) {
   fmt::print("flambeau  {}\n", FLAMBEAU_VERSION);
   fmt::print("torch     {}\n", TORCH_VERSION);

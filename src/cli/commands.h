@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/planner.h"
+#include "plan/search.h"
 #include "train/config.h"
 
 namespace flambeau::cli {
@@ -19,8 +19,20 @@ void train(const train::Config& config);
 // Validates, and prints the resolved configuration, parameters and FLOPs a token.
 void check(const train::Config& config);
 
-// Plans.
-void plan(const train::Config& config, const plan::PlanOptions& options);
+struct PlanRequest {
+  std::string topology;
+  int64_t slices = 1;
+  plan::PlanOptions options;
+  double memory_limit_gib = 0;
+  int64_t time_limit_s = 1800;
+  bool no_changes = false;  // propose none where it does not fit
+  std::string json, html, program;  // files to write; empty: none
+  bool search = false;
+  plan::SearchOptions searching;
+  std::string best = "best.toml";  // the search's
+};
+// Plans. Whether the step fits the pod, or the search found one that does.
+bool plan(const train::Config& config, PlanRequest request);
 
 // Prints versions, the plugin and its devices, and whether a matrix product comes out right. `plugin` as pjrt::find_plugin takes it.
 void doctor(const std::string& plugin);

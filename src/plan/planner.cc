@@ -1,16 +1,159 @@
 #include "plan/planner.h"
 
-#include "base/files.h"
-#include "plan/program.h"
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "hlo/compiled/analysis.h"
+#include "hlo/compiled/buffers.h"
+#include "pjrt/topology_compiler.h"
+#include "plan/collectives.h"
+#include "plan/estimate.h"
+#include "plan/memory.h"
+#include "plan/timeline.h"
 
 namespace flambeau::plan {
+namespace {
 
-Report plan(const train::Config& config, const PlanOptions& options) {
-  runtime::Target target{.platform = "tpu", .generation = "TPU v5 lite", .device_count = static_cast<int>(options.slices), .api_version = {0, 117}, .ffi = false, .host_memory = true};
-  const StepProgram step = record_step(config, target);
-  if (!options.write_program.empty()) write_file_atomically(options.write_program, step.text);
-  for (size_t i = 0; i < step.arguments.size(); ++i) fmt::print("{} {} {}\n", i, name_of(step.arguments[i].kind), step.arguments[i].name);
-  return {};
+runtime::Target target_of(const Pod& pod) {
+  return {.platform = "tpu",
+          .generation = std::string(pod.chip().device_kind),
+          .device_count = static_cast<int>(pod.devices()),
+          .api_version = {0, 117},  // of the libtpu that is pinned; it decides flags only
+          .ffi = false,
+          .host_memory = true};
 }
+
+// Axes of the mesh along which devices of different slices meet: devices are numbered slice by slice.
+std::vector<std::string> axes_across_slices(const Pod& pod, const std::vector<std::pair<std::string, int64_t>>& mesh) {
+  std::vector<std::string> across;
+  if (pod.slices == 1) return across;
+  const int64_t devices_per_slice = pod.devices() / pod.slices;
+  int64_t inner = 1;
+  for (auto axis = mesh.rbegin(); axis != mesh.rend(); ++axis) {
+    inner *= axis->second;
+    if (inner > devices_per_slice) across.push_back(axis->first);
+  }
+  return across;
+}
+
+DeviceRates rates_of(const Pod& pod, const std::vector<std::pair<std::string, int64_t>>& mesh) {
+  const Peak peak = pod.chip().device_peak();
+  return {.flops = peak.bf16_flops,
+          .hbm_bytes = peak.hbm_bandwidth,
+          .ici_bytes = peak.ici_bandwidth,
+          .dcn_bytes = peak.dcn_bandwidth,
+          .dcn_axes = axes_across_slices(pod, mesh)};
+}
+
+// What the compiler wrote of costs that it could not avoid, each once.
+std::vector<std::string> remarks(const std::string& diagnostics) {
+  std::vector<std::string> found;
+  std::istringstream lines(diagnostics);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("rematerialization") == std::string::npos) continue;
+    std::string text = "the compiler says: " + line;
+    if (std::ranges::find(found, text) == found.end()) found.push_back(std::move(text));
+  }
+  return found;
+}
+
+// Fills in what the compiled module and the compiler's reports tell.
+void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyResult& compiled, Report& report) {
+  const auto module = hlo::compiled::parse_module(compiled.optimized_hlo);
+  const auto analysis = hlo::compiled::analyze(module, report.devices);
+  const auto buffers = hlo::compiled::parse_buffers(compiled.buffer_assignment, compiled.live_ranges);
+  const int64_t limit = compiled.device_memory > 0 ? compiled.device_memory : pod.chip().device_memory;
+  report.memory = memory_of({.module = module, .analysis = analysis, .buffers = buffers, .arguments = draft.step.arguments}, limit);
+  const DeviceRates rates = rates_of(pod, report.mesh);
+  const Timeline timeline = run_timeline(analysis, report.mesh, rates);
+  report.collectives = collective_groups(analysis, report.mesh, timeline);
+  report.work = work_of(analysis);
+  report.estimate = estimate(analysis, timeline, rates);
+  report.exact = analysis.exact();
+  for (std::string& remark : remarks(compiled.diagnostics)) report.warnings.push_back(std::move(remark));
+}
+
+}  // namespace
+
+Planner::Planner(Pod pod, PlanOptions options) : pod_(std::move(pod)), options_(std::move(options)) {
+  if (options_.full && options_.analytic)
+    raise<InvalidArgument>("[plan] expected --full or --analytic, got both; leave one out");
+  if (options_.analytic) {
+    why_analytic_ = "asked for";
+    return;
+  }
+  try {
+    plugin_ = pjrt::find_plugin(options_.plugin.empty() ? "tpu" : options_.plugin);
+  } catch (const InvalidArgument& missing) {
+    if (options_.full || !options_.plugin.empty()) throw;
+    why_analytic_ = "TPU's compiler is not installed (pip install libtpu): memory and times are computed from the recorded program, "
+                    "not compiled";
+  }
+}
+
+uint64_t Planner::fingerprint() const {
+  Hasher hasher;
+  hasher.add(std::string_view(pod_.name())).add(pod_.slices).add(options_.full).add(std::string_view(plugin_.native()));
+  std::error_code error;
+  hasher.add(std::filesystem::file_size(plugin_, error));
+  hasher.add(std::filesystem::last_write_time(plugin_, error).time_since_epoch().count());
+  return hasher.value();
+}
+
+Draft Planner::record(const train::Config& config) const {
+  Draft draft{.config = config, .step = record_step(config, target_of(pod_)), .report = {}};
+  const StepProgram& step = draft.step;
+  const train::Batching& batching = step.batching;
+  Report& r = draft.report;
+  r.config = config.path.string();
+  r.model = config.model.name + " " + config.model.flavor;
+  r.pod = pod_.spoken();
+  r.device_kind = pod_.chip().device_kind;
+  r.devices = pod_.devices();
+  r.chips = pod_.chips();
+  r.slices = pod_.slices;
+  r.mesh = step.mesh;
+  r.parameters = step.parameters;
+  r.tokens_per_step = batching.tokens_per_step();
+  r.sequences_per_device = batching.sequences / step.degrees.data_parallel();
+  r.context = batching.context;
+  r.accumulation = batching.accumulation;
+  r.activation_checkpoint = config.model.scan ? config.activation_checkpoint.mode : "none, layers written out";
+  r.model_flops = step.flops_per_token * static_cast<double>(r.tokens_per_step) / static_cast<double>(r.devices);
+  r.peak_flops = pod_.chip().device_peak().bf16_flops;
+  r.price_per_chip_hour = options_.price_per_chip_hour;
+  r.training_tokens = options_.training_tokens;
+  return draft;
+}
+
+Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on) const {
+  FLAMBEAU_CHECK(compiles(), "there is a compiler");
+  const auto start = std::chrono::steady_clock::now();
+  const bool whole = options_.full || !pod_.has_first_phase();
+  const pjrt::TopologyJob job{.plugin = plugin_,
+                              .topology = pod_.topology(),
+                              .attributes = pod_.attributes(),
+                              .program = draft.step.text,
+                              .options = draft.step.options,
+                              .whole = whole,
+                              .time_limit = options_.time_limit,
+                              .memory_limit = options_.memory_limit,
+                              .goes_on = goes_on};
+  Report report = draft.report;
+  report.source = whole ? "libtpu, whole compilation" : "libtpu, first phase";
+  try {
+    describe_compiled(draft, pod_, pjrt::compile_apart(job), report);
+  } catch (const pjrt::DoesNotFit& error) {
+    const pjrt::TopologyResult& told = error.told();
+    if (told.optimized_hlo.empty() || told.buffer_assignment.empty()) throw;
+    describe_compiled(draft, pod_, told, report);
+  }
+  report.planned_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Report Planner::analyse(const Draft&) const { raise<NotImplemented>("[plan] the analytic mode"); }
 
 }  // namespace flambeau::plan
