@@ -1,0 +1,33 @@
+// The analytic mode: memory, work and collectives of a planned step without TPU's compiler, from the recorded program alone.
+//
+// Layouts (propagate.h) say how large a device's part of each value is, the partitioner's rules (partition.h) what is sent, and
+// fusion (fusion.h) which values lie in memory; a walk over the program in its recorded order then adds up what is alive. Takes
+// milliseconds for any model on any number of devices. What the compiler does beyond that (its order of operations, memory lost
+// between buffers, copies to other layouts) is not in it: docs/planning.md compares the two.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hlo/graph.h"
+#include "plan/chips.h"
+#include "plan/program.h"
+#include "plan/report.h"
+
+namespace flambeau::plan {
+
+struct AnalyticPlan {
+  Memory memory;  // without a limit
+  Work work;
+  std::vector<CollectiveGroup> collectives;
+};
+
+// Bytes on a device's chip that its compiler keeps values of loops in, as was seen of its programs.
+int64_t on_chip_memory(Generation generation);
+
+AnalyticPlan analyze_step(const StepProgram& step, Generation generation);
+// `arguments`: of each parameter of the graph.
+AnalyticPlan analyze_graph(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip);
+
+}  // namespace flambeau::plan

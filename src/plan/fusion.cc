@@ -1,0 +1,192 @@
+#include "plan/fusion.h"
+
+#include <algorithm>
+
+namespace flambeau::plan {
+
+using hlo::Block;
+using hlo::Node;
+using hlo::Op;
+using hlo::Value;
+
+namespace {
+
+constexpr double kSmall = double(64 << 10);  // bytes: below, a value's memory and traffic do not count
+constexpr int kDeepest = 300;
+
+bool is_alias(Op op) {
+  return op == Op::Reshape || op == Op::Transpose || op == Op::BitcastConvert || op == Op::ShardingConstraint || op == Op::OptimizationBarrier ||
+         op == Op::DynamicUpdateSlice;
+}
+bool is_kernel(Op op) {
+  return op == Op::DotGeneral || op == Op::Convolution || op == Op::Reduce || op == Op::ReduceWindow || op == Op::Gather || op == Op::Scatter ||
+         op == Op::Sort || op == Op::CustomCall || op == Op::AllReduce || op == Op::AllGather || op == Op::ReduceScatter ||
+         op == Op::AllToAll || op == Op::CollectivePermute || op == Op::Cholesky || op == Op::TriangularSolve || op == Op::Fft ||
+         op == Op::SelectAndScatter;
+}
+bool is_region(Op op) { return op == Op::While || op == Op::If || op == Op::Case || op == Op::ManualComputation; }
+bool is_movement(Op op) {
+  return op == Op::Convert || op == Op::BroadcastInDim || op == Op::Slice || op == Op::DynamicSlice || op == Op::Pad || op == Op::Concatenate ||
+         op == Op::Reverse || is_alias(op);
+}
+// Operations whose operands have to lie in memory as they are: most kernels, and a stack of values (each one row of the result).
+bool reads_memory(const Node& node) {
+  if (node.op != Op::Concatenate) return is_kernel(node.op) && node.op != Op::Reduce && node.op != Op::DotGeneral;
+  return node.operands[0].dim(std::get<int64_t>(*node.find("dimension"))) == 1;
+}
+
+}  // namespace
+
+Fusion::Fusion(const hlo::Graph& graph, const Layouts& layouts)
+    : graph_(graph), layouts_(layouts), forms_(graph.value_count(), Form::Buffer), users_(graph.value_count()),
+      wanted_whole_(graph.value_count()) {
+  visit(graph.body(), nullptr);
+  for (const Value v : graph.results()) need(v);
+  decide(graph.body());
+}
+
+void Fusion::visit(const Block& block, const Node* loop) {
+  for (const Value v : block.parameters)
+    if (layouts_.local_bytes(v) < kSmall) forms_[v.id()] = Form::Nothing;
+  for (const auto& node : block.nodes) {
+    shares_.emplace(node.get(), share_of(layouts_, *node));
+    if (is_region(node->op)) {
+      for (const auto& region : node->regions) {
+        visit(*region, node->op == Op::While ? node.get() : loop);
+        for (const Value v : region->results) need(v);
+      }
+      for (const Value v : node->operands) need(v);
+    }
+    classify(*node);
+    find_hoisted(*node, loop);
+    std::vector<Value> seen;
+    for (const Value operand : node->operands) {
+      if (std::ranges::find(seen, operand) != seen.end()) continue;
+      seen.push_back(operand);
+      if (forms_[node->results.empty() ? operand.id() : node->results[0].id()] != Form::Alias) ++users_[storage(operand).id()];
+      if (reads_memory(*node) || (node->op == Op::ShardingConstraint && !share(*node).transfers.empty())) need(operand);
+    }
+  }
+}
+
+void Fusion::classify(const Node& node) {
+  const bool sends = !shares_.at(&node).transfers.empty();
+  for (const Value v : node.results) {
+    Form form = Form::Fused;
+    if (node.op == Op::Constant || node.op == Op::Iota || node.op == Op::PartitionId || layouts_.local_bytes(v) < kSmall) form = Form::Nothing;
+    else if (is_alias(node.op) && !sends) form = Form::Alias;
+    else if (is_kernel(node.op) || is_region(node.op) || sends) form = Form::Buffer;
+    forms_[v.id()] = form;
+  }
+}
+
+// Converted rows of a stack that the loop does not change.
+void Fusion::find_hoisted(const Node& node, const Node* loop) {
+  if (node.op != Op::Convert || !loop || layouts_.local_bytes(node.results[0]) < kSmall) return;
+  Value row = node.operands[0];
+  const Node* slice = graph_.definition(row);
+  while (slice && slice->op == Op::Reshape) slice = graph_.definition(slice->operands[0]);
+  if (!slice || slice->op != Op::DynamicSlice || graph_.block_of(slice->operands[0]) == loop->regions[1]->id) return;
+  const Value stack = slice->operands[0];
+  if (byte_size(node.results[0].dtype()) >= byte_size(stack.dtype())) return;  // would take more memory
+  auto found = std::ranges::find_if(hoisted_, [&](const Hoisted& h) { return h.stack == stack && h.dtype == node.results[0].dtype(); });
+  if (found == hoisted_.end()) {
+    const double ratio = double(byte_size(node.results[0].dtype())) / double(byte_size(stack.dtype()));
+    hoisted_.push_back({stack, node.results[0].dtype(), layouts_.local_bytes(stack) * ratio, node.site, {}});
+    found = std::prev(hoisted_.end());
+  }
+  if (found->loops.empty() || found->loops.back() != loop) found->loops.push_back(loop);
+  hoisted_as_[node.results[0].id()] = static_cast<size_t>(found - hoisted_.begin());
+}
+
+void Fusion::need(Value value) { wanted_whole_[storage(value).id()] = true; }
+
+Value Fusion::storage(Value value) const {
+  for (int depth = 0; depth < kDeepest && form(value) == Form::Alias; ++depth) value = graph_.definition(value)->operands[0];
+  return value;
+}
+
+bool Fusion::is_arithmetic(Value value) const {
+  value = storage(value);
+  const Node* node = graph_.definition(value);
+  if (!node || form(value) != Form::Fused || hoisted_as_.contains(value.id())) return false;
+  if (!is_movement(node->op)) return true;
+  return std::ranges::any_of(node->operands, [&](Value v) { return is_arithmetic(v); });
+}
+
+// Whether it contains a matrix product that has no memory of its own: nobody makes that twice.
+bool Fusion::is_costly(Value value, int depth) const {
+  value = storage(value);
+  const Node* node = graph_.definition(value);
+  if (!node || form(value) != Form::Fused || depth > kDeepest) return false;
+  return node->op == Op::DotGeneral || std::ranges::any_of(node->operands, [&](Value v) { return is_costly(v, depth + 1); });
+}
+
+void Fusion::decide(const Block& block) {
+  for (const auto& node : block.nodes) {
+    for (const auto& region : node->regions)
+      if (is_region(node->op)) decide(*region);
+    decide(*node);
+  }
+}
+
+void Fusion::decide(const Node& node) {
+  if (node.results.empty()) return;
+  const Value v = node.results[0];
+  if (node.op == Op::DotGeneral && form(v) == Form::Buffer && share(node).transfers.empty()) {
+    // What follows is part of the product's kernel, if nothing else reads the product.
+    if (users_[v.id()] == 1 && !wanted_whole_[v.id()]) forms_[v.id()] = Form::Fused;
+  }
+  if (node.op == Op::DotGeneral || node.op == Op::Reduce) {
+    for (const Value operand : node.operands) {
+      const Value base = storage(operand);
+      if (form(base) != Form::Fused) continue;
+      const Node* made_by = graph_.definition(base);
+      if (made_by->op == Op::DotGeneral || (node.op == Op::DotGeneral && is_arithmetic(base))) forms_[base.id()] = Form::Buffer;
+    }
+  }
+  for (const Value result : node.results) {
+    if (form(result) != Form::Fused || node.op == Op::DotGeneral) continue;
+    if (wanted_whole_[result.id()] || (users_[result.id()] > 1 && is_costly(result))) forms_[result.id()] = Form::Buffer;
+  }
+}
+
+void Fusion::collect(Value value, double fraction, std::vector<Read>& reads, int depth) const {
+  if (depth > kDeepest) return;
+  value = storage(value);
+  if (form(value) == Form::Nothing) return;
+  if (form(value) == Form::Buffer || hoisted_as_.contains(value.id())) {
+    const double bytes = layouts_.local_bytes(value) * std::min(1.0, fraction);
+    const auto found = std::ranges::find_if(reads, [&](const Read& r) { return r.buffer == value; });
+    if (found == reads.end()) reads.push_back({value, bytes});
+    else found->bytes = std::max(found->bytes, bytes);
+    return;
+  }
+  const Node* node = graph_.definition(value);
+  if (node->op == Op::Slice || node->op == Op::DynamicSlice)
+    fraction *= layouts_.local_bytes(value) / std::max(1.0, layouts_.local_bytes(node->operands[0]));
+  for (const Value operand : node->operands) collect(operand, fraction, reads, depth + 1);
+}
+
+std::vector<Read> Fusion::reads_of(Value value) const {
+  std::vector<Read> reads;
+  collect(value, 1, reads, 0);
+  return reads;
+}
+
+std::vector<Read> Fusion::reads(const Node& node) const {
+  std::vector<Read> reads;
+  if (node.op == Op::Gather) {  // the rows that it takes
+    const double part = layouts_.local_bytes(node.results[0]) / std::max(1.0, layouts_.local_bytes(node.operands[0]));
+    collect(node.operands[0], part, reads, 0);
+    collect(node.operands[1], 1, reads, 0);
+    return reads;
+  }
+  const double fraction = node.op == Op::Slice || node.op == Op::DynamicSlice
+                              ? layouts_.local_bytes(node.results[0]) / std::max(1.0, layouts_.local_bytes(node.operands[0]))
+                              : 1;
+  for (const Value operand : node.operands) collect(operand, fraction, reads, 0);
+  return reads;
+}
+
+}  // namespace flambeau::plan
