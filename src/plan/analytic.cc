@@ -20,9 +20,9 @@ using hlo::Op;
 using hlo::Value;
 using hlo::compiled::LoopRole;
 
-constexpr size_t kMostNamed = 10, kMostSamples = 2000;
+constexpr size_t kMostNamed = 10;
 
-// ---- loops --------------------------------------------------------------------------------------------------------------------
+// ---- loops -----------------------------------------------------------------------------------------------------------
 
 // Of a loop that for_loop built: index < constant. 1 for others.
 double trips_of(const hlo::Graph& graph, const Node& loop) {
@@ -61,16 +61,24 @@ std::string place_name(LoopRole role) {
   return role == LoopRole::Other ? "outside of the layers" : std::string(hlo::compiled::name_of(role));
 }
 
-// ---- shapes -------------------------------------------------------------------------------------------------------------------
+// ---- shapes ----------------------------------------------------------------------------------------------------------
+
+// XLA's spelling, as the compiler's answers have it.
+std::string type_name(DType dtype) {
+  const std::string name(hlo_name(dtype));
+  if (dtype == DType::Pred) return "pred";
+  if (name.starts_with("ui")) return "u" + name.substr(2);
+  return name.starts_with("i") ? "s" + name.substr(1) : name;
+}
 
 std::string shape_text(DType dtype, const hlo::Dims& dims) {
-  std::string text = hlo::Type{dtype, {}}.to_string();  // tensor<f32>
-  text = text.substr(7, text.size() - 8) + "[";
+  std::string text = type_name(dtype) + "[";
   for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
   return text + "]";
 }
 
-// As an array lies in memory: two of its dimensions, the ones that the compiler loses least by, fill tiles of 8 x 128 elements.
+// As an array lies in memory: two of its dimensions, the ones that the compiler loses least by, fill tiles of 8 x 128
+// elements.
 double tiled_bytes(DType dtype, const hlo::Dims& dims) {
   const auto up = [](int64_t n, int64_t to) { return double((n + to - 1) / to * to); };
   const auto rows = [&](int64_t n) { return up(n, n > 4 ? 8 : n > 2 ? 4 : n); };
@@ -93,7 +101,7 @@ double tiled_bytes(DType dtype, const hlo::Dims& dims) {
   return std::max(512.0, least * double(byte_size(dtype)));
 }
 
-// ---- the walk -----------------------------------------------------------------------------------------------------------------
+// ---- the walk --------------------------------------------------------------------------------------------------------
 
 struct Held {  // memory in use
   uint32_t id = 0;
@@ -147,9 +155,26 @@ class Walk {
     }
   }
 
+  // Whether a value was put into the host's memory, or is a stack of such rows.
+  bool is_on_host(Value v) const {
+    for (const Node* node = graph_.definition(v); node; node = graph_.definition(v)) {
+      if (node->op == Op::DynamicUpdateSlice) v = node->operands[1];
+      else if (node->op == Op::Reshape || node->op == Op::Transpose || node->op == Op::ShardingConstraint) v = node->operands[0];
+      else return is_placed_on_host(*node);
+    }
+    return false;
+  }
+  static bool is_placed_on_host(const Node& node) {
+    const auto* target = node.find("call_target_name");
+    const auto* attributes = node.find(hlo::kFrontendAttributes);
+    if (!target || !attributes || std::get<std::string>(*target) != "annotate_device_placement") return false;
+    return std::get<hlo::RawAttribute>(*attributes).text.find("host") != std::string::npos;
+  }
+
   void hold(Held held) {
     if (held.bytes <= 0) return;
     in_use_ += held.bytes;
+    most_since_ = std::max(most_since_, in_use_);
     held_.push_back(std::move(held));
     if (in_use_ > peak_) {
       peak_ = in_use_;
@@ -177,8 +202,8 @@ class Walk {
 
   MemoryKind kind_of(Value v, const Node& node) const {
     if (!fusion_.share(node).transfers.empty() && node.op != Op::While) return MemoryKind::Collectives;
-    if (v.dtype() == DType::F32 && std::ranges::find(parameter_dims_, v.dims()) != parameter_dims_.end()) return MemoryKind::Gradients;
-    return MemoryKind::Temporaries;
+    const bool like_parameter = std::ranges::find(parameter_dims_, v.dims()) != parameter_dims_.end();
+    return like_parameter && v.dtype() == DType::F32 ? MemoryKind::Gradients : MemoryKind::Temporaries;
   }
 
   // ---- where values are read ----
@@ -195,8 +220,8 @@ class Walk {
 
   bool is_kernel(const Node& node) const {
     if (node.results.empty()) return false;
-    return std::ranges::any_of(node.results, [&](Value v) { return fusion_.form(v) == Form::Buffer; }) || is_update(node) ||
-           !node.regions.empty();
+    if (is_update(node) || !node.regions.empty()) return true;
+    return std::ranges::any_of(node.results, [&](Value v) { return fusion_.form(v) == Form::Buffer; });
   }
   bool is_update(const Node& node) const { return node.op == Op::DynamicUpdateSlice && fusion_.form(node.results[0]) == Form::Alias; }
 
@@ -204,7 +229,8 @@ class Walk {
   void delay_sums(Frame& frame) {
     const auto& nodes = frame.block->nodes;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i]->op != Op::Reduce || fusion_.share(*nodes[i]).transfers.empty() || fusion_.form(nodes[i]->results[0]) != Form::Buffer) continue;
+      if (nodes[i]->op != Op::Reduce || fusion_.share(*nodes[i]).transfers.empty()) continue;
+      if (fusion_.form(nodes[i]->results[0]) != Form::Buffer) continue;
       for (size_t user = i + 1; user < nodes.size(); ++user) {
         if (!is_kernel(*nodes[user])) continue;
         const bool reads = std::ranges::any_of(nodes[user]->operands, [&](Value v) {
@@ -247,11 +273,13 @@ class Walk {
       begin_hoisted(node, frame);
       count(node, frame);
       if (node.op == Op::While) run_loop(node, frame, i);
-      else if (node.op == Op::ManualComputation) run_manual(node, frame, i);
+      else if (node.op == Op::ManualComputation) run_manual(node, frame);
+      else if (node.op == Op::If || node.op == Op::Case) run_branches(node, frame);
       else if (!frame.delayed.contains(i)) run(node, frame, i);
       end_hoisted(node);
       release_dead(frame, i);
-      if (samples_.size() < kMostSamples * 4) samples_.push_back(in_use_);
+      samples_.push_back(most_since_);
+      most_since_ = in_use_;
     }
   }
 
@@ -273,7 +301,7 @@ class Walk {
           }
         }
       }
-      if (is_result_over_argument(v)) continue;
+      if (is_result_over_argument(v) || is_on_host(v)) continue;
       double parts = 0;
       for (const Transfer& t : fusion_.share(node).transfers)
         if (node.op == Op::DotGeneral || node.op == Op::Reduce) parts = std::max(parts, t.bytes / t.count);
@@ -295,13 +323,14 @@ class Walk {
     std::vector<uint32_t> dead;
     for (const Held& h : held_) {
       const auto last = frame.last.find(h.id);
-      if (last != frame.last.end() && last->second <= position && !is_argument(h.id) && !protected_.contains(h.id)) dead.push_back(h.id);
+      const bool is_dead = last != frame.last.end() && last->second <= position;
+      if (is_dead && !is_argument(h.id) && !protected_.contains(h.id)) dead.push_back(h.id);
     }
     for (const uint32_t id : dead) release(id);
   }
 
-  // State of a loop lies in memory that it was given, or gets a copy where that is still wanted; what the body does not change stays
-  // where it is.
+  // State of a loop lies in memory that it was given, or gets a copy where that is still wanted; what the body does not
+  // change stays where it is.
   void run_loop(const Node& loop, Frame& outer, size_t position) {
     const Block& body = *loop.regions[1];
     Frame frame{.block = &body, .runs = outer.runs * trips_of(graph_, loop), .role = outer.role, .loop = &loop};
@@ -316,13 +345,18 @@ class Walk {
         continue;
       }
       const auto last = outer.last.find(given.id());
-      if (is_held(given.id()) && !is_argument(given.id()) && last != outer.last.end() && last->second == position && !protected_.contains(given.id()))
-        release(given.id());
+      const bool is_last = last != outer.last.end() && last->second == position;
+      if (is_last && !is_argument(given.id()) && !protected_.contains(given.id())) release(given.id());
       MemoryKind kind = kind_of(parameter, loop);
       const bool stacks = storage(body.results[i]) == parameter;
       if (stacks && frame.role == LoopRole::LayersForward && outer.role == LoopRole::Other) kind = MemoryKind::SavedActivations;
       Held held = held_for(parameter, loop, size_of(parameter), kind);
       held.name = site_of(body.results[i], loop.site);
+      if (is_on_host(body.results[i])) {
+        plan_.memory.host += int64_t(held.bytes);
+        on_host_.insert(loop.results[i].id());
+        continue;
+      }
       hold(held);
       state.push_back(parameter.id());
       kinds_[loop.results[i].id()] = kind;
@@ -333,9 +367,11 @@ class Walk {
     for (size_t i = 0; i < loop.results.size(); ++i) {
       const Value parameter = body.parameters[i], result = loop.results[i];
       if (fusion_.form(parameter) == Form::Nothing || body.results[i] == parameter) continue;
+      if (on_host_.contains(result.id())) continue;
       release(parameter.id());
       release(storage(body.results[i]).id());
-      hold({result.id(), size_of(result), names_[result.id()], shape_text(result.dtype(), layouts_.local_dims(result)), kinds_[result.id()]});
+      const std::string shape = shape_text(result.dtype(), layouts_.local_dims(result));
+      hold({result.id(), size_of(result), names_[result.id()], shape, kinds_[result.id()]});
     }
   }
 
@@ -343,14 +379,15 @@ class Walk {
     const Node* node = graph_.definition(v);
     while (node && node->op == Op::DynamicUpdateSlice && node->operands.size() > 1) {
       const Node* update = graph_.definition(node->operands[1]);
-      while (update && (update->op == Op::Reshape || update->op == Op::Convert || update->op == Op::BroadcastInDim)) update = graph_.definition(update->operands[0]);
+      while (update && (update->op == Op::Reshape || update->op == Op::Convert || update->op == Op::BroadcastInDim))
+        update = graph_.definition(update->operands[0]);
       if (!update) break;
       return update->site;
     }
     return node && !node->site.empty() ? node->site : otherwise;
   }
 
-  void run_manual(const Node& node, Frame& outer, size_t position) {
+  void run_manual(const Node& node, Frame& outer) {
     const Block& body = *node.regions[0];
     for (size_t i = 0; i < node.operands.size(); ++i) renamed_[body.parameters[i].id()] = node.operands[i];
     Frame frame{.block = &body, .runs = outer.runs, .role = outer.role, .loop = outer.loop};
@@ -365,7 +402,20 @@ class Walk {
         hold(held_for(result, node, size_of(result), kind_of(result, node)));
       }
     }
-    (void)position;
+  }
+
+  // All of them count.
+  void run_branches(const Node& node, Frame& outer) {
+    for (const auto& region : node.regions) {
+      Frame frame{.block = region.get(), .runs = outer.runs, .role = outer.role, .loop = outer.loop};
+      protect(outer, [&] { walk(frame); });
+      for (const Value v : region->results) release_local(storage(v).id(), outer);
+    }
+    for (const Value v : node.results)
+      if (fusion_.form(v) == Form::Buffer) hold(held_for(v, node, size_of(v), kind_of(v, node)));
+  }
+  void release_local(uint32_t id, const Frame& outer) {
+    if (!outer.last.contains(id) && !is_argument(id)) release(id);
   }
 
   // What is held outside is not released by what runs inside.
@@ -382,7 +432,7 @@ class Walk {
     if (node.op != Op::While) return;
     for (const Hoisted& h : fusion_.hoisted()) {
       if (h.loops.front() != &node && !contains_loop(node, h.loops.front())) continue;
-      if (hoist_.at(&h)) continue;
+      if (hoist_.at(&h) || is_within(node, graph_.block_of(h.stack))) continue;
       hoist_[&h] = true;
       const uint32_t id = hoist_id(h);
       hold({id, h.bytes, h.site, shape_text(h.dtype, layouts_.local_dims(h.stack)), MemoryKind::Temporaries});
@@ -397,6 +447,14 @@ class Walk {
   }
   uint32_t hoist_id(const Hoisted& h) const {
     return static_cast<uint32_t>(graph_.value_count() + static_cast<size_t>(&h - fusion_.hoisted().data()));
+  }
+  static bool is_within(const Node& outer, uint32_t block) {
+    for (const auto& region : outer.regions) {
+      if (region->id == block) return true;
+      for (const auto& node : region->nodes)
+        if (is_within(*node, block)) return true;
+    }
+    return false;
   }
   static bool contains_loop(const Node& outer, const Node* loop) {
     for (const auto& region : outer.regions)
@@ -413,12 +471,14 @@ class Walk {
   bool stays_on_chip(Value v, const Frame& frame) const {
     if (!frame.loop || layouts_.local_bytes(v) > on_chip_ / 2) return false;
     const Block& body = *frame.loop->regions[1];
-    return graph_.block_of(v) == body.id && std::ranges::none_of(body.nodes, [](const auto& n) { return n->op == Op::While; });
+    const bool is_innermost = std::ranges::none_of(body.nodes, [](const auto& n) { return n->op == Op::While; });
+    return is_innermost && graph_.block_of(v) == body.id;
   }
 
   void count(const Node& node, const Frame& frame) {
     const Share& share = fusion_.share(node);
     plan_.work.flops += frame.runs * share.flops;
+    plan_.flops_at[place_name(frame.role)] += frame.runs * share.flops;
     for (const Transfer& t : share.transfers) {
       plan_.work.collective_bytes += frame.runs * t.bytes;
       CollectiveGroup& group = groups_[{std::string(t.kind), t.axes, t.dtype, frame.role}];
@@ -434,6 +494,8 @@ class Walk {
     else
       for (const Value v : node.results)
         if (fusion_.form(v) == Form::Buffer && !stays_on_chip(v, frame)) bytes += layouts_.local_bytes(v);
+    // Put together, then copied to how products want it, seen of libtpu.
+    if (node.op == Op::Concatenate) bytes += 2 * layouts_.local_bytes(node.results[0]);
     traffic(frame.runs * bytes);
   }
 
@@ -459,11 +521,12 @@ class Walk {
       group.kind = kind;
       group.axes = layouts_.name(axes);
       group.group_size = layouts_.parts(axes);
-      const std::string type = shape_text(dtype, {});
-      group.type = type.substr(0, type.find('['));
+      group.type = type_name(dtype);
       group.place = place_name(role);
       plan_.collectives.push_back(group);
     }
+    std::ranges::stable_sort(plan_.collectives,
+                             [](const CollectiveGroup& a, const CollectiveGroup& b) { return a.bytes > b.bytes; });
   }
 
   const hlo::Graph& graph_;
@@ -478,9 +541,9 @@ class Walk {
   std::map<uint32_t, MemoryKind> kinds_;
   std::map<uint32_t, std::string> names_;
   std::map<const Hoisted*, bool> hoist_;
-  std::set<uint32_t> protected_;
+  std::set<uint32_t> protected_, on_host_;
   std::vector<Held> held_, at_peak_;
-  double in_use_ = 0, peak_ = 0;
+  double in_use_ = 0, peak_ = 0, most_since_ = 0;
   std::vector<double> samples_;
   std::map<std::tuple<std::string, AxisSet, DType, LoopRole>, CollectiveGroup> groups_;
 };

@@ -1,26 +1,30 @@
 // The analytic mode: memory, work and collectives of a planned step without TPU's compiler, from the recorded program alone.
 //
-// Layouts (propagate.h) say how large a device's part of each value is, the partitioner's rules (partition.h) what is sent, and
-// fusion (fusion.h) which values lie in memory; a walk over the program in its recorded order then adds up what is alive. Takes
-// milliseconds for any model on any number of devices. What the compiler does beyond that (its order of operations, memory lost
-// between buffers, copies to other layouts) is not in it: docs/planning.md compares the two.
+// Layouts (propagate.h) say how large a device's part of each value is, the partitioner's rules (partition.h) what is sent,
+// and fusion (fusion.h) which values lie in memory; a walk over the program in its recorded order then adds up what is alive.
+// Takes milliseconds for any model on any number of devices. What the compiler does beyond that (its order of operations,
+// memory lost between buffers, most copies to other layouts) is not in it: docs/planning.md compares the two.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hlo/graph.h"
 #include "plan/chips.h"
 #include "plan/program.h"
 #include "plan/report.h"
+#include "plan/timeline.h"
 
 namespace flambeau::plan {
 
 struct AnalyticPlan {
   Memory memory;  // without a limit
   Work work;
-  std::vector<CollectiveGroup> collectives;
+  std::vector<CollectiveGroup> collectives;  // most bytes first
+  std::map<std::string, double> flops_at;    // by place, named as in the collectives
 };
 
 // Bytes on a device's chip that its compiler keeps values of loops in, as was seen of its programs.
@@ -29,5 +33,8 @@ int64_t on_chip_memory(Generation generation);
 AnalyticPlan analyze_step(const StepProgram& step, Generation generation);
 // `arguments`: of each parameter of the graph.
 AnalyticPlan analyze_graph(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip);
+
+// How long its step may take, and what of its collectives may be hidden, which is filled in.
+Estimate estimate(AnalyticPlan& plan, const std::vector<std::pair<std::string, int64_t>>& mesh, const DeviceRates& rates);
 
 }  // namespace flambeau::plan

@@ -1,6 +1,7 @@
 #include "plan/fusion.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace flambeau::plan {
 
@@ -12,24 +13,26 @@ using hlo::Value;
 namespace {
 
 constexpr double kSmall = double(64 << 10);  // bytes: below, a value's memory and traffic do not count
-constexpr int kDeepest = 300;
 
 bool is_alias(Op op) {
-  return op == Op::Reshape || op == Op::Transpose || op == Op::BitcastConvert || op == Op::ShardingConstraint || op == Op::OptimizationBarrier ||
-         op == Op::DynamicUpdateSlice;
+  return op == Op::Reshape || op == Op::Transpose || op == Op::BitcastConvert || op == Op::ShardingConstraint ||
+         op == Op::OptimizationBarrier || op == Op::DynamicUpdateSlice;
 }
 bool is_kernel(Op op) {
-  return op == Op::DotGeneral || op == Op::Convolution || op == Op::Reduce || op == Op::ReduceWindow || op == Op::Gather || op == Op::Scatter ||
-         op == Op::Sort || op == Op::CustomCall || op == Op::AllReduce || op == Op::AllGather || op == Op::ReduceScatter ||
+  return op == Op::DotGeneral || op == Op::Convolution || op == Op::Reduce || op == Op::ReduceWindow || op == Op::Gather ||
+         op == Op::Scatter || op == Op::Sort || op == Op::CustomCall || op == Op::AllReduce || op == Op::AllGather || op == Op::ReduceScatter ||
          op == Op::AllToAll || op == Op::CollectivePermute || op == Op::Cholesky || op == Op::TriangularSolve || op == Op::Fft ||
          op == Op::SelectAndScatter;
 }
-bool is_region(Op op) { return op == Op::While || op == Op::If || op == Op::Case || op == Op::ManualComputation; }
-bool is_movement(Op op) {
-  return op == Op::Convert || op == Op::BroadcastInDim || op == Op::Slice || op == Op::DynamicSlice || op == Op::Pad || op == Op::Concatenate ||
-         op == Op::Reverse || is_alias(op);
+bool is_region(Op op) {
+  return op == Op::While || op == Op::If || op == Op::Case || op == Op::ManualComputation;
 }
-// Operations whose operands have to lie in memory as they are: most kernels, and a stack of values (each one row of the result).
+bool is_movement(Op op) {
+  return op == Op::Convert || op == Op::BroadcastInDim || op == Op::Slice || op == Op::DynamicSlice || op == Op::Pad ||
+         op == Op::Concatenate || op == Op::Reverse || is_alias(op);
+}
+// Operations whose operands have to lie in memory as they are: most kernels, and a stack of values (each one row of the
+// result).
 bool reads_memory(const Node& node) {
   if (node.op != Op::Concatenate) return is_kernel(node.op) && node.op != Op::Reduce && node.op != Op::DotGeneral;
   return node.operands[0].dim(std::get<int64_t>(*node.find("dimension"))) == 1;
@@ -62,8 +65,9 @@ void Fusion::visit(const Block& block, const Node* loop) {
     std::vector<Value> seen;
     for (const Value operand : node->operands) {
       if (std::ranges::find(seen, operand) != seen.end()) continue;
+      const bool renames = !node->results.empty() && form(node->results[0]) == Form::Alias && seen.empty();
       seen.push_back(operand);
-      if (forms_[node->results.empty() ? operand.id() : node->results[0].id()] != Form::Alias) ++users_[storage(operand).id()];
+      if (!renames) ++users_[storage(operand).id()];
       if (reads_memory(*node) || (node->op == Op::ShardingConstraint && !share(*node).transfers.empty())) need(operand);
     }
   }
@@ -73,7 +77,8 @@ void Fusion::classify(const Node& node) {
   const bool sends = !shares_.at(&node).transfers.empty();
   for (const Value v : node.results) {
     Form form = Form::Fused;
-    if (node.op == Op::Constant || node.op == Op::Iota || node.op == Op::PartitionId || layouts_.local_bytes(v) < kSmall) form = Form::Nothing;
+    const bool is_constant = node.op == Op::Constant || node.op == Op::Iota || node.op == Op::PartitionId;
+    if (is_constant || layouts_.local_bytes(v) < kSmall) form = Form::Nothing;
     else if (is_alias(node.op) && !sends) form = Form::Alias;
     else if (is_kernel(node.op) || is_region(node.op) || sends) form = Form::Buffer;
     forms_[v.id()] = form;
@@ -89,7 +94,8 @@ void Fusion::find_hoisted(const Node& node, const Node* loop) {
   if (!slice || slice->op != Op::DynamicSlice || graph_.block_of(slice->operands[0]) == loop->regions[1]->id) return;
   const Value stack = slice->operands[0];
   if (byte_size(node.results[0].dtype()) >= byte_size(stack.dtype())) return;  // would take more memory
-  auto found = std::ranges::find_if(hoisted_, [&](const Hoisted& h) { return h.stack == stack && h.dtype == node.results[0].dtype(); });
+  auto found = std::ranges::find_if(
+      hoisted_, [&](const Hoisted& h) { return h.stack == stack && h.dtype == node.results[0].dtype(); });
   if (found == hoisted_.end()) {
     const double ratio = double(byte_size(node.results[0].dtype())) / double(byte_size(stack.dtype()));
     hoisted_.push_back({stack, node.results[0].dtype(), layouts_.local_bytes(stack) * ratio, node.site, {}});
@@ -102,24 +108,33 @@ void Fusion::find_hoisted(const Node& node, const Node* loop) {
 void Fusion::need(Value value) { wanted_whole_[storage(value).id()] = true; }
 
 Value Fusion::storage(Value value) const {
-  for (int depth = 0; depth < kDeepest && form(value) == Form::Alias; ++depth) value = graph_.definition(value)->operands[0];
+  while (form(value) == Form::Alias) value = graph_.definition(value)->operands[0];
   return value;
 }
 
-bool Fusion::is_arithmetic(Value value) const {
-  value = storage(value);
-  const Node* node = graph_.definition(value);
-  if (!node || form(value) != Form::Fused || hoisted_as_.contains(value.id())) return false;
-  if (!is_movement(node->op)) return true;
-  return std::ranges::any_of(node->operands, [&](Value v) { return is_arithmetic(v); });
+// Whether the kernel that makes a Fused value has an operation that `is`.
+template <class Is>
+bool Fusion::any_inside(Value value, const Is& is) const {
+  std::vector<Value> open{value};
+  std::unordered_set<uint32_t> seen;
+  while (!open.empty()) {
+    const Value v = storage(open.back());
+    open.pop_back();
+    const Node* node = graph_.definition(v);
+    if (!node || form(v) != Form::Fused || hoisted_as_.contains(v.id()) || !seen.insert(v.id()).second) continue;
+    if (is(node->op)) return true;
+    open.insert(open.end(), node->operands.begin(), node->operands.end());
+  }
+  return false;
 }
 
-// Whether it contains a matrix product that has no memory of its own: nobody makes that twice.
-bool Fusion::is_costly(Value value, int depth) const {
-  value = storage(value);
-  const Node* node = graph_.definition(value);
-  if (!node || form(value) != Form::Fused || depth > kDeepest) return false;
-  return node->op == Op::DotGeneral || std::ranges::any_of(node->operands, [&](Value v) { return is_costly(v, depth + 1); });
+bool Fusion::is_arithmetic(Value value) const {
+  return any_inside(value, [](Op op) { return !is_movement(op); });
+}
+
+// A matrix product that has no memory of its own: nobody makes that twice.
+bool Fusion::is_costly(Value value) const {
+  return any_inside(value, [](Op op) { return op == Op::DotGeneral; });
 }
 
 void Fusion::decide(const Block& block) {
@@ -151,42 +166,41 @@ void Fusion::decide(const Node& node) {
   }
 }
 
-void Fusion::collect(Value value, double fraction, std::vector<Read>& reads, int depth) const {
-  if (depth > kDeepest) return;
+// Adds what `value` is made of, of which a part is wanted.
+void Fusion::collect(Value value, double fraction, Reading& reading) const {
   value = storage(value);
   if (form(value) == Form::Nothing) return;
+  double& seen = reading.fractions.try_emplace(value.id(), 0).first->second;
+  if (seen >= fraction) return;
+  seen = fraction;
   if (form(value) == Form::Buffer || hoisted_as_.contains(value.id())) {
     const double bytes = layouts_.local_bytes(value) * std::min(1.0, fraction);
-    const auto found = std::ranges::find_if(reads, [&](const Read& r) { return r.buffer == value; });
-    if (found == reads.end()) reads.push_back({value, bytes});
+    const auto found = std::ranges::find_if(reading.reads, [&](const Read& r) { return r.buffer == value; });
+    if (found == reading.reads.end()) reading.reads.push_back({value, bytes});
     else found->bytes = std::max(found->bytes, bytes);
     return;
   }
   const Node* node = graph_.definition(value);
-  if (node->op == Op::Slice || node->op == Op::DynamicSlice)
-    fraction *= layouts_.local_bytes(value) / std::max(1.0, layouts_.local_bytes(node->operands[0]));
-  for (const Value operand : node->operands) collect(operand, fraction, reads, depth + 1);
+  fraction *= part_taken(*node);
+  for (const Value operand : node->operands) collect(operand, fraction, reading);
+}
+
+// Of the first operand.
+double Fusion::part_taken(const Node& node) const {
+  if (node.op != Op::Slice && node.op != Op::DynamicSlice && node.op != Op::Gather) return 1;
+  return std::min(1.0, layouts_.local_bytes(node.results[0]) / std::max(1.0, layouts_.local_bytes(node.operands[0])));
 }
 
 std::vector<Read> Fusion::reads_of(Value value) const {
-  std::vector<Read> reads;
-  collect(value, 1, reads, 0);
-  return reads;
+  Reading reading;
+  collect(value, 1, reading);
+  return std::move(reading.reads);
 }
 
 std::vector<Read> Fusion::reads(const Node& node) const {
-  std::vector<Read> reads;
-  if (node.op == Op::Gather) {  // the rows that it takes
-    const double part = layouts_.local_bytes(node.results[0]) / std::max(1.0, layouts_.local_bytes(node.operands[0]));
-    collect(node.operands[0], part, reads, 0);
-    collect(node.operands[1], 1, reads, 0);
-    return reads;
-  }
-  const double fraction = node.op == Op::Slice || node.op == Op::DynamicSlice
-                              ? layouts_.local_bytes(node.results[0]) / std::max(1.0, layouts_.local_bytes(node.operands[0]))
-                              : 1;
-  for (const Value operand : node.operands) collect(operand, fraction, reads, 0);
-  return reads;
+  Reading reading;
+  for (size_t i = 0; i < node.operands.size(); ++i) collect(node.operands[i], i == 0 ? part_taken(node) : 1, reading);
+  return std::move(reading.reads);
 }
 
 }  // namespace flambeau::plan

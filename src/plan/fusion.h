@@ -9,7 +9,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -55,8 +55,16 @@ class Fusion {
   void decide(const hlo::Block& block);
   void decide(const hlo::Node& node);
   bool is_arithmetic(hlo::Value value) const;
-  bool is_costly(hlo::Value value, int depth = 0) const;
-  void collect(hlo::Value value, double fraction, std::vector<Read>& reads, int depth) const;
+  bool is_costly(hlo::Value value) const;
+  template <class Is>
+  bool any_inside(hlo::Value value, const Is& is) const;
+
+  struct Reading {
+    std::vector<Read> reads;
+    std::unordered_map<uint32_t, double> fractions;  // of each value, the largest part that was asked for
+  };
+  void collect(hlo::Value value, double fraction, Reading& reading) const;
+  double part_taken(const hlo::Node& node) const;
 
   const hlo::Graph& graph_;
   const Layouts& layouts_;

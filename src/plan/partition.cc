@@ -13,8 +13,8 @@ using hlo::Node;
 using hlo::Op;
 using hlo::Value;
 
-// Seen of libtpu: sums of a matrix product are scattered in a ring where one of its operands, on all devices together, has at least so
-// many bytes, and the ring so many devices.
+// Seen of libtpu: sums of a matrix product are scattered in a ring where one of its operands, on all devices together, has
+// at least so many bytes, and the ring so many devices.
 constexpr double kWindowedBytes = double(256 << 20);
 constexpr int64_t kShortestRing = 8, kLongestRing = 32;
 constexpr int64_t kLanes = 128;  // elements side by side in memory
@@ -29,7 +29,9 @@ class Partitioner {
       case Op::DotGeneral: dot(); break;
       case Op::Convolution: convolution(); break;
       case Op::Reduce: reduce(); break;
-      case Op::ShardingConstraint: reshard(node_.operands[0], layouts_.of(node_.operands[0]), layouts_.of(node_.results[0])); break;
+      case Op::ShardingConstraint:
+        reshard(node_.operands[0], layouts_.of(node_.operands[0]), layouts_.of(node_.results[0]));
+        break;
       case Op::ManualComputation: manual(); break;
       case Op::AllReduce: send("all-reduce"); break;
       case Op::AllGather: send("all-gather"); break;
@@ -78,7 +80,8 @@ class Partitioner {
     const double parts = double(layouts_.parts(scatter)), bytes = layouts_.local_bytes(result, made) * widening;
     // Parts that do not fill lanes are cut from a sum that every device has.
     const bool in_lanes = wanted.empty() || (wanted.back() & scatter) == 0 || layouts_.local_dims(result).back() % kLanes == 0;
-    if (windowed && parts >= kShortestRing && parts <= kLongestRing) add("collective-permute", scatter, dtype, bytes * (parts + 1) / parts, parts + 1);
+    if (windowed && parts >= kShortestRing && parts <= kLongestRing)
+      add("collective-permute", scatter, dtype, bytes * (parts + 1) / parts, parts + 1);
     else add(in_lanes ? "reduce-scatter" : "all-reduce", scatter, dtype, bytes);
     add(whole_kind, whole, dtype, layouts_.local_bytes(result, scattered) * widening);
     reshard(result, scattered, wanted);
@@ -88,7 +91,8 @@ class Partitioner {
     const std::vector<Factor> factors = factors_of(node_);
     std::vector<AxisSet> split(factors.size());
     std::vector<bool> contracts(factors.size());
-    for (size_t f = 0; f < factors.size(); ++f) contracts[f] = std::ranges::none_of(factors[f], &Place::is_result);
+    for (size_t f = 0; f < factors.size(); ++f)
+      contracts[f] = std::ranges::none_of(factors[f], &Place::is_result);
     for (int64_t axis = 0; axis < layouts_.axis_count(); ++axis) {
       const AxisSet bit = AxisSet{1} << axis;
       if (const size_t f = factor_for(factors, contracts, bit); f < factors.size()) split[f] |= bit;
@@ -148,8 +152,8 @@ class Partitioner {
         else made.push_back(from[d]);
       }
       // Seen: over all devices the sum is made whole everywhere and cut, over some of them it is scattered.
-      const bool everyone = layouts_.parts(summed) > 1 && (summed | axes_of(made)) == summed && axes_of(layouts_.of(node_.results[i])) == summed;
-      if (everyone && std::popcount(summed) == layouts_.axis_count()) {
+      const bool everyone = std::popcount(summed) == layouts_.axis_count() && axes_of(layouts_.of(node_.results[i])) == summed;
+      if (everyone && axes_of(made) == 0) {
         add("all-reduce", summed, node_.results[i].dtype(), layouts_.local_bytes(node_.results[i], made));
       } else {
         sum_result(node_.results[i], made, summed, "all-reduce", false);

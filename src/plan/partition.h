@@ -1,11 +1,12 @@
-// What the partitioner makes of one operation of a recorded program: a device's share of the work, and what has to be sent.
+// What the partitioner makes of one operation of a recorded program: a device's share of the work, and what is sent.
 //
 // The rules are what libtpu's partitioner was seen to do with such programs (docs/planning.md compares the sums):
-//   * an axis splits a matrix product along one of its indices; where it splits what is summed, parts are added up over devices
-//     at once, in float32 where operands are bfloat16: scattered where the result is split by that axis, whole elsewhere
+//   * an axis splits a matrix product along one of its indices; where it splits what is summed, parts are added up over
+//     devices at once, in float32 where operands are bfloat16: scattered where the result is split by that axis, whole
+//     elsewhere
 //   * operands that lie otherwise than their operation wants are gathered or exchanged
-//   * sums of long products of large operands that are scattered go around a ring, piece by piece while the next piece is computed
-//     ("windowed einsum"): collective-permutes, one more than there are devices
+//   * sums of products of large operands that are scattered go around a ring, piece by piece while the next piece is
+//     computed ("windowed einsum"): collective-permutes, one more than there are devices
 #pragma once
 
 #include <string_view>

@@ -8,6 +8,7 @@
 #include "hlo/compiled/analysis.h"
 #include "hlo/compiled/buffers.h"
 #include "pjrt/topology_compiler.h"
+#include "plan/analytic.h"
 #include "plan/collectives.h"
 #include "plan/estimate.h"
 #include "plan/memory.h"
@@ -154,6 +155,18 @@ Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on
   return report;
 }
 
-Report Planner::analyse(const Draft&) const { raise<NotImplemented>("[plan] the analytic mode"); }
+Report Planner::analyse(const Draft& draft) const {
+  const auto start = std::chrono::steady_clock::now();
+  AnalyticPlan plan = analyze_step(draft.step, pod_.generation);
+  Report report = draft.report;
+  report.source = "analytic";
+  report.estimate = estimate(plan, report.mesh, rates_of(pod_, report.mesh));
+  report.memory = std::move(plan.memory);
+  report.memory.limit = pod_.chip().device_memory;
+  report.collectives = std::move(plan.collectives);
+  report.work = plan.work;
+  report.planned_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
 
 }  // namespace flambeau::plan

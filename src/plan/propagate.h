@@ -1,8 +1,9 @@
 // How each value of a recorded program lies on its mesh, found without a compiler.
 //
-// A recorded program says how its parameters, results, sharding constraints and manual computations lie. From there layouts spread
-// along the dimensions that operations hand on, to results and back to operands, until nothing changes: what Shardy does, in small.
-// Where two layouts meet that contradict each other, the first one stays, and the partitioner has to move data (partition.h).
+// A recorded program says how its parameters, results, sharding constraints and manual computations lie. From there layouts
+// spread along the dimensions that operations hand on, to results and back to operands, until nothing changes: what Shardy
+// does, in small. Where two layouts meet that contradict each other, the first one stays, and the partitioner has to move
+// data (partition.h).
 #pragma once
 
 #include <cstdint>

@@ -31,22 +31,26 @@ double over(double bytes, double rate, std::string_view what) {
 // How often (n-1)/n of the bytes cross each device's links.
 double passes(std::string_view kind) { return kind == "all-reduce" ? 2 : 1; }
 
-Sending sending_of(const Collective& c, const MeshAxes& mesh, const DeviceRates& rates) {
-  int64_t within = 1, across = 1;
-  for (const size_t axis : axes_of(c, mesh)) (crosses_slices(mesh[axis].first, rates) ? across : within) *= mesh[axis].second;
-  if (within * across == 1) within = std::max<int64_t>(c.group_size, 1);  // not told: taken as of one slice
-  const auto bytes = static_cast<double>(c.bytes());
-  if (c.kind == "collective-permute") {
-    if (c.group_size < 2) return {};
+Sending sending_of(std::string_view kind, double bytes, int64_t within, int64_t across, const DeviceRates& rates) {
+  if (kind == "collective-permute") {
+    if (within * across < 2) return {};
     return across > 1 ? Sending{.dcn = over(bytes, rates.dcn_bytes, "the data-centre network")}
                       : Sending{.ici = over(bytes, rates.ici_bytes, "ICI")};
   }
   auto fraction = [](int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); };
-  const double twice = passes(c.kind);
+  const double twice = passes(kind);
   // Within a slice first: each device then has its part of the rest to exchange with the other slices.
   return {.ici = over(twice * bytes * fraction(within), rates.ici_bytes, "ICI"),
           .dcn = over(twice * bytes / static_cast<double>(within) * fraction(across), rates.dcn_bytes,
                       "the data-centre network")};
+}
+
+Sending sending_of(const Collective& c, const MeshAxes& mesh, const DeviceRates& rates) {
+  int64_t within = 1, across = 1;
+  for (const size_t axis : axes_of(c, mesh)) (crosses_slices(mesh[axis].first, rates) ? across : within) *= mesh[axis].second;
+  if (c.kind == "collective-permute" && c.group_size < 2) return {};
+  if (within * across == 1) within = std::max<int64_t>(c.group_size, 1);  // not told: taken as of one slice
+  return sending_of(c.kind, static_cast<double>(c.bytes()), within, across, rates);
 }
 
 // Copies between HBM and the chip's own memory that are started ahead of use.
@@ -174,6 +178,10 @@ class Runner {
 
 double collective_seconds(const Collective& collective, const MeshAxes& mesh, const DeviceRates& rates) {
   return sending_of(collective, mesh, rates).seconds();
+}
+
+double collective_seconds(std::string_view kind, double bytes, int64_t within, int64_t across, const DeviceRates& rates) {
+  return sending_of(kind, bytes, within, across, rates).seconds();
 }
 
 Timeline run_timeline(const Analysis& analysis, const MeshAxes& mesh, const DeviceRates& rates) {

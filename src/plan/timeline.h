@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,8 @@ struct Timeline {
 // and result, twice that for an all-reduce, and over each kind of network what crosses it.
 double collective_seconds(const hlo::compiled::Collective& collective, const hlo::compiled::MeshAxes& mesh,
                           const DeviceRates& rates);
+// The same of a kind and `bytes`, among `within` devices of a slice in each of `across` slices.
+double collective_seconds(std::string_view kind, double bytes, int64_t within, int64_t across, const DeviceRates& rates);
 
 // InvalidArgument for rates that are not positive where they are needed.
 Timeline run_timeline(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh, const DeviceRates& rates);
