@@ -31,8 +31,8 @@ struct PlanRequest {
   plan::SearchOptions searching;
   std::string best = "best.toml";  // the search's
 };
-// Plans. Whether the step fits the pod, or the search found one that does.
-bool plan(const train::Config& config, PlanRequest request);
+// Plans. The exit code: 0 when the step fits the pod, or the search found one that does, 1 when not, 128 + a signal that ended it.
+int plan(const train::Config& config, PlanRequest request);
 
 // Prints versions, the plugin and its devices, and whether a matrix product comes out right. `plugin` as pjrt::find_plugin takes it.
 void doctor(const std::string& plugin);

@@ -71,7 +71,7 @@ int run(int argc, char** argv) {
   }
   if (*train) cli::train(cli::configure(file, train->remaining()));
   if (*check) cli::check(cli::configure(file, check->remaining()));
-  if (*plan) return cli::plan(cli::configure(file, plan->remaining()), planning) ? 0 : kFailed;
+  if (*plan) return cli::plan(cli::configure(file, plan->remaining()), planning);
   if (*doctor) cli::doctor(plugin);
   if (*inspect) cli::inspect(folder);
   return 0;

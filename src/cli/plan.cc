@@ -97,12 +97,17 @@ bool find_best(const plan::Planner& planner, const train::Config& config, const 
 
 }  // namespace
 
-bool plan(const train::Config& config, PlanRequest request) {
+int plan(const train::Config& config, PlanRequest request) {
   request.options.time_limit = std::chrono::seconds(request.time_limit_s);
   request.options.memory_limit = static_cast<int64_t>(request.memory_limit_gib * static_cast<double>(kGiB));
   const train::InterruptGuard interrupt;
-  const plan::Planner planner(plan::parse_pod(request.topology, request.slices), request.options);
-  return request.search ? find_best(planner, config, request) : plan_one(planner, config, request);
+  try {
+    const plan::Planner planner(plan::parse_pod(request.topology, request.slices), request.options);
+    return (request.search ? find_best(planner, config, request) : plan_one(planner, config, request)) ? 0 : 1;
+  } catch (const pjrt::Cancelled&) {
+    fmt::print(stderr, "flambeau: interrupted\n");
+    return 128 + interrupt.signal();  // as shells have it
+  }
 }
 
 }  // namespace flambeau::cli

@@ -55,7 +55,8 @@ fs::path compiler_program() {
   return beside;
 }
 
-// Starts `program folder` with its output in the folder's file `stderr`.
+// Starts `program folder` with its output in the folder's file `stderr`, in a process group of its own: a terminal's Ctrl-C is the
+// parent's to answer.
 pid_t spawn(const fs::path& program, const fs::path& folder) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -66,7 +67,12 @@ pid_t spawn(const fs::path& program, const fs::path& folder) {
   std::string name = program.string();
   char* arguments[] = {name.data(), const_cast<char*>(argument.c_str()), nullptr};
   pid_t child = 0;
-  const int failed = posix_spawn(&child, name.c_str(), &actions, nullptr, arguments, environ);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  const int failed = posix_spawn(&child, name.c_str(), &actions, &attributes, arguments, environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) raise<InvalidArgument>("[topology_compiler] cannot start {}: {}", name, std::strerror(failed));
   return child;

@@ -48,6 +48,8 @@ DeviceRates rates_of(const Pod& pod, const std::vector<std::pair<std::string, in
           .dcn_axes = axes_across_slices(pod, mesh)};
 }
 
+std::string block_text(int64_t length) { return length > 0 ? std::to_string(length) : "chosen"; }
+
 // What the compiler wrote of costs that it could not avoid, each once.
 std::vector<std::string> remarks(const std::string& diagnostics) {
   std::vector<std::string> found;
@@ -122,6 +124,9 @@ Draft Planner::record(const train::Config& config) const {
   r.context = batching.context;
   r.accumulation = batching.accumulation;
   r.activation_checkpoint = config.model.scan ? config.activation_checkpoint.mode : "none, layers written out";
+  r.attention = config.model.attention == "dense" ? "dense" : "chunked";
+  if (const auto& m = config.model; r.attention == "chunked" && (m.attention_block_q > 0 || m.attention_block_kv > 0))
+    r.attention += fmt::format(", blocks of {} x {}", block_text(m.attention_block_q), block_text(m.attention_block_kv));
   r.model_flops = step.flops_per_token * static_cast<double>(r.tokens_per_step) / static_cast<double>(r.devices);
   r.peak_flops = pod_.chip().device_peak().bf16_flops;
   r.price_per_chip_hour = options_.price_per_chip_hour;
@@ -133,11 +138,13 @@ Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on
   FLAMBEAU_CHECK(compiles(), "there is a compiler");
   const auto start = std::chrono::steady_clock::now();
   const bool whole = options_.full || !pod_.has_first_phase();
+  pjrt::CompileOptions options = draft.step.options;
+  options.device_ids.clear();  // the topology knows them: those of several slices do not begin at 0
   const pjrt::TopologyJob job{.plugin = plugin_,
                               .topology = pod_.topology(),
                               .attributes = pod_.attributes(),
                               .program = draft.step.text,
-                              .options = draft.step.options,
+                              .options = std::move(options),
                               .whole = whole,
                               .time_limit = options_.time_limit,
                               .memory_limit = options_.memory_limit,

@@ -165,9 +165,11 @@ class Structure {
 
 bool is_layers(LoopRole role) { return role == LoopRole::LayersForward || role == LoopRole::LayersBackward; }
 
-// Stacks between loops that stand side by side and in no layer themselves tell forward from backward.
+// Stacks between loops that stand side by side and in no layer themselves tell forward from backward. Names, where there are any, say
+// which loops are layers, but a forward loop that keeps everything does much of the backward's work ahead under its names.
 void assign_by_structure(const std::vector<Stack>& stacks, Analysis& analysis) {
   auto& loops = analysis.loops;
+  const bool named = std::any_of(loops.begin(), loops.end(), [](const Loop& loop) { return is_layers(loop.role); });
   auto role = [&](int loop) -> LoopRole& { return loops[static_cast<size_t>(loop)].role; };
   std::vector<const Stack*> outer_first;
   for (const Stack& stack : stacks) outer_first.push_back(&stack);
@@ -177,9 +179,11 @@ void assign_by_structure(const std::vector<Stack>& stacks, Analysis& analysis) {
   for (const Stack* stack : outer_first) {
     const int parent = loops[static_cast<size_t>(stack->writer)].parent;
     if (parent != loops[static_cast<size_t>(stack->reader)].parent || is_layers(analysis.role(parent))) continue;
+    if (named && !(is_layers(role(stack->writer)) && is_layers(role(stack->reader)))) continue;
     role(stack->writer) = LoopRole::LayersForward;
     role(stack->reader) = LoopRole::LayersBackward;
   }
+  if (named) return;
   // What stands between them is the loss.
   for (size_t i = 0; i < loops.size(); ++i) {
     if (loops[i].role != LoopRole::Other) continue;
@@ -200,8 +204,7 @@ void assign_roles(const Module& module, const std::vector<LoopSite>& sites, Anal
   for (size_t i = 0; i < sites.size(); ++i) loops[i].role = role_by_names(callee(module, *sites[i].loop));
   Structure structure(module, sites);
   const std::vector<Stack> stacks = structure.stacks();
-  if (std::none_of(loops.begin(), loops.end(), [](const Loop& loop) { return is_layers(loop.role); }))
-    assign_by_structure(stacks, analysis);
+  assign_by_structure(stacks, analysis);
   for (const Loop& loop : loops) {
     if (loop.parent < 0 || !is_layers(loop.role)) continue;
     LoopRole& around = loops[static_cast<size_t>(loop.parent)].role;

@@ -254,7 +254,11 @@ TEST(Roles, FollowFromStacks) {
 TEST(Roles, FollowFromNames) {
   EXPECT_THAT(roles(three_loops({"layers/a", "loss/head", "backward/layers/a"})),
               ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
-  // Names go before structure.
+  // A forward loop that does the backward's work ahead still stacks up what that takes off.
+  const Analysis ahead = three_loops({"backward/layers/a", "loss/head", "backward/layers/a"});
+  EXPECT_THAT(roles(ahead), ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  EXPECT_TRUE(ahead.saved_activations.contains("while.54{1}"));
+  // Which loops are layers at all, names say.
   const Analysis a = three_loops({"embedding", "step/layers/a", "x"});
   EXPECT_THAT(roles(a), ElementsAre(LoopRole::Other, LoopRole::LayersForward, LoopRole::Other));
   EXPECT_TRUE(a.saved_activations.empty());
