@@ -4,7 +4,8 @@ A block is run as it stands, after the blocks above it on the same page. HTML co
 
     <!-- test: append: --training.steps 2 -->   adds words to each command of the block that starts `build/flambeau`
     <!-- test: expect: loss -->                 its output must contain this
-    <!-- test: skip: run by .ci/run -->         is not run; allowed only for what `make test` and `make train` are themselves
+    <!-- test: skip: run by .ci/run -->         is not run; allowed only for what `make test` and `make train` are themselves, and
+                                                for plans of real models, whose compilations take minutes
 """
 
 import dataclasses
@@ -18,11 +19,12 @@ NOTE = re.compile(r"^\s*<!--\s*test:\s*(?P<kind>\w+):\s*(?P<text>.*?)\s*-->\s*$"
 RUNS_FLAMBEAU = re.compile(r"\s*(\w+=\S+ )*build/flambeau\s")
 KINDS = {"append", "expect", "skip"}
 
-# Set-up itself: `.ci/run` runs it, and a test that ran it would run itself.
+# Set-up itself: `.ci/run` runs it, and a test that ran it would run itself. Plans: test_plan.py compiles what can be waited for.
 SKIPPABLE = [
     re.compile(r"git clone \S+( \S+)?"),
     re.compile(r"cd \S+"),
-    re.compile(r"make( [A-Z_]+=(\"[^\"]*\"|\S+))* (setup|build|train|test|asan|tsan|bench|clean)( [A-Z_]+=(\"[^\"]*\"|\S+))*"),
+    re.compile(r"make( [A-Z_]+=(\"[^\"]*\"|\S+))* (setup|build|train|test|asan|tsan|bench|plan-all|clean)( [A-Z_]+=(\"[^\"]*\"|\S+))*"),
+    re.compile(r"(build/)?flambeau plan configs/(?!\w+/debug\.toml)\S+ .*"),
 ]
 
 
@@ -121,7 +123,7 @@ def _noted(block: Block, notes: list[tuple[str, str]]) -> Block:
         for command in block.commands():
             for part in command.split(" && "):
                 if not any(pattern.fullmatch(part.strip()) for pattern in SKIPPABLE):
-                    raise DocError(f"line {block.line}: only set-up may be skipped, not `{part}`")
+                    raise DocError(f"line {block.line}: only set-up and plans of real models may be skipped, not `{part}`")
     if block.append and (block.language in PYTHON or not any(map(RUNS_FLAMBEAU.match, block.commands()))):
         raise DocError(f"line {block.line}: `append` changes nothing here")
     return block
