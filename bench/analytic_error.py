@@ -4,7 +4,8 @@
     bench/analytic_error.py [--only TEXT]...
 
 Plans every bundled configuration twice on the pod that it is meant for, with libtpu and with --analytic, and prints the analytic
-answer's error in FLOPs, HBM a device, HBM traffic and bytes sent. tpu7x is left out: its compilations take minutes.
+answer's error in FLOPs, HBM a device, HBM traffic and bytes sent. tpu7x is left out: its compilations take minutes. Needs a build and
+libtpu.
 """
 
 import argparse
@@ -34,7 +35,8 @@ def plans(only):
 def report(plan, *more):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "plan.json"
-        command = [plan_all.FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *more, "--json", path, *plan.overrides]
+        command = [plan_all.FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *more, "--json", path,
+                   *plan.overrides]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if not path.exists():
             raise SystemExit(f"{plan.command}: {done.stderr.strip()}")

@@ -43,7 +43,8 @@ Estimate estimate(AnalyticPlan& plan, const std::vector<std::pair<std::string, i
   }
   for (CollectiveGroup& group : plan.collectives) group.overlapped = in_layers(group) ? group.bytes * hidden[group.place] : 0;
   Estimate result = estimate(plan.work, all, exposed, rates);
-  result.assumptions.push_back("In the layers, what is sent hides behind products of the same loop as far as these take; elsewhere nothing hides it.");
+  result.assumptions.push_back(
+      "In the layers, what is sent hides behind products of the same loop as far as these take; elsewhere nothing hides it.");
   return result;
 }
 

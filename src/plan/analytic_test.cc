@@ -113,6 +113,22 @@ TEST(Analytic, GathersAWeight) {
   EXPECT_EQ(plan.work.collective_bytes, 16.0 * 32 * 4);
 }
 
+// Where devices along another axis have parts of the same sum, it does not go around a ring.
+TEST(Analytic, RingsSumOverOneAxis) {
+  for (const bool both : {false, true}) {
+    Program p({{"replicate", 2}, {"shard", 8}});
+    const Axes rows = both ? Axes{"replicate", "shard"} : Axes{"shard"};
+    const Value x = p.parameter({1 << 14, 1 << 13}, {rows, {}}, DType::BF16);
+    const Value y = p.parameter({1 << 14, 1024}, {rows, {}}, DType::BF16);
+    const Value w = p.b.dot_general(x, y, DotDims{{}, {}, {0}, {0}}, DType::F32);
+    const AnalyticPlan plan = p.analyze({p.b.sharding_constraint(w, sharding({{"shard"}, {}}))});
+    std::vector<std::string> kinds;
+    for (const CollectiveGroup& c : plan.collectives) kinds.push_back(c.kind + " " + c.axes);
+    const std::vector<std::string> rings{"collective-permute shard"}, sums{"reduce-scatter shard", "all-reduce replicate"};
+    EXPECT_EQ(kinds, both ? sums : rings);
+  }
+}
+
 // y = x w with the summed index split: parts are added up, in float32.
 TEST(Analytic, AddsUpParts) {
   struct Case {
@@ -154,9 +170,10 @@ TEST(Analytic, CollectivesOfTheProgramRunOverTheirAxes) {
   Program p({{"a", 2}, {"b", 3}});
   const Value x = p.parameter({12, 4}, {{"a", "b"}, {}});
   const Sharding split = sharding({{"a", "b"}, {}}), over_a = sharding({{"a"}, {}});
-  const auto sums = p.b.manual_computation(std::array{x}, std::array{split}, std::array{over_a}, {"a", "b"}, [](Builder& b, std::span<const Value> local) {
+  const auto gather = [](Builder& b, std::span<const Value> local) {
     return std::vector{b.all_gather(local[0], 0, {{0, 1, 2}, {3, 4, 5}}, 1)};
-  });
+  };
+  const auto sums = p.b.manual_computation(std::array{x}, std::array{split}, std::array{over_a}, {"a", "b"}, gather);
   const AnalyticPlan plan = p.analyze({sums[0]});
   EXPECT_EQ(only(plan).kind, "all-gather");
   EXPECT_EQ(only(plan).axes, "b");
@@ -263,7 +280,9 @@ TEST(Analytic, ArgumentsFillTiles) {
     Dims dims;
     int64_t bytes;
   };
-  const Case cases[] = {{{}, 512}, {{40}, 512}, {{320}, 2048}, {{4096}, 16384}, {{1, 7}, 512}, {{64, 40}, 128 * 40 * 4}, {{80, 8, 10, 128, 32}, 80 * 8 * 10 * 128 * 32 * 4}};
+  const Case cases[] = {{{}, 512},      {{40}, 512},  {{320}, 2048},
+                        {{4096}, 16384}, {{1, 7}, 512}, {{64, 40}, 128 * 40 * 4},
+                        {{80, 8, 10, 128, 32}, 80 * 8 * 10 * 128 * 32 * 4}};
   for (const Case& c : cases) {
     Program p({{"a", 2}});
     const Value x = p.parameter(c.dims, std::vector<Axes>(c.dims.size()));
@@ -273,7 +292,8 @@ TEST(Analytic, ArgumentsFillTiles) {
 
 // ---- a step -------------------------------------------------------------------------------------------------------------------
 
-// configs/llama3/1b.toml on v5e:2x4. libtpu 0.0.52 answered: 11,042 MiB, 7.7095e13 FLOPs, 1.8697e11 bytes of HBM, 9.9156e9 bytes sent.
+// configs/llama3/1b.toml on v5e:2x4. libtpu 0.0.52 answered: 11,042 MiB, 7.7095e13 FLOPs, 1.8697e11 bytes of HBM, 9.9156e9
+// bytes sent.
 TEST(Analytic, Llama1B) {
   const Pod pod = parse_pod("v5e:2x4");
   const train::Config config = train::load_config("configs/llama3/1b.toml");

@@ -21,8 +21,8 @@ class Factors {
   std::vector<Factor> take() {
     switch (node_.op) {
       case Op::Constant: case Op::Iota: case Op::PartitionId: case Op::Return: case Op::Convolution: case Op::ReduceWindow:
-      case Op::SelectAndScatter: case Op::Cholesky: case Op::TriangularSolve: case Op::Fft: case Op::While: case Op::Case: case Op::If:
-      case Op::ManualComputation: case Op::AllReduce: case Op::AllGather: case Op::ReduceScatter: case Op::AllToAll:
+      case Op::SelectAndScatter: case Op::Cholesky: case Op::TriangularSolve: case Op::Fft: case Op::While: case Op::Case:
+      case Op::If: case Op::ManualComputation: case Op::AllReduce: case Op::AllGather: case Op::ReduceScatter: case Op::AllToAll:
       case Op::CollectivePermute: break;
       case Op::BroadcastInDim: broadcast(); break;
       case Op::Reshape: reshape(); break;
@@ -136,7 +136,8 @@ class Factors {
 
 
   void gather() {
-    const Dims &offsets = dims_of(node_, "dimension_numbers.offset_dims"), &collapsed = dims_of(node_, "dimension_numbers.collapsed_slice_dims"),
+    const Dims &offsets = dims_of(node_, "dimension_numbers.offset_dims"),
+               &collapsed = dims_of(node_, "dimension_numbers.collapsed_slice_dims"),
                &batching = dims_of(node_, "dimension_numbers.operand_batching_dims"), &sizes = dims_of(node_, "slice_sizes");
     const int64_t vector_dim = std::get<int64_t>(*node_.find("dimension_numbers.index_vector_dim"));
     size_t window = 0;

@@ -14,7 +14,7 @@ using hlo::Op;
 using hlo::Value;
 
 // Seen of libtpu: sums of a matrix product are scattered in a ring where one of its operands, on all devices together, has
-// at least so many bytes, and the ring so many devices.
+// at least so many bytes, the ring so many devices, and nothing is summed over other axes too.
 constexpr double kWindowedBytes = double(256 << 20);
 constexpr int64_t kShortestRing = 8, kLongestRing = 32;
 constexpr int64_t kLanes = 128;  // elements side by side in memory
@@ -80,7 +80,7 @@ class Partitioner {
     const double parts = double(layouts_.parts(scatter)), bytes = layouts_.local_bytes(result, made) * widening;
     // Parts that do not fill lanes are cut from a sum that every device has.
     const bool in_lanes = wanted.empty() || (wanted.back() & scatter) == 0 || layouts_.local_dims(result).back() % kLanes == 0;
-    if (windowed && parts >= kShortestRing && parts <= kLongestRing)
+    if (windowed && whole == 0 && parts >= kShortestRing && parts <= kLongestRing)
       add("collective-permute", scatter, dtype, bytes * (parts + 1) / parts, parts + 1);
     else add(in_lanes ? "reduce-scatter" : "all-reduce", scatter, dtype, bytes);
     add(whole_kind, whole, dtype, layouts_.local_bytes(result, scattered) * widening);
