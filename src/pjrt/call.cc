@@ -18,6 +18,31 @@ std::string_view code_name(PJRT_Error_Code code) {
   return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
+// What `text` has between quotes after `before`; empty where it has not.
+std::string_view quoted_after(std::string_view text, std::string_view before) {
+  const size_t found = text.find(before);
+  if (found == std::string_view::npos) return {};
+  text.remove_prefix(found + before.size());
+  return text.substr(0, text.find('\''));
+}
+
+// XLA says of its options what they are called in a compilation's request; who wrote them there knows them by the
+// configuration's key.
+void raise_refused_option(std::string_view where, const std::string& text) {
+  if (const std::string option(quoted_after(text, "No such compile option: '")); !option.empty()) {
+    throw RefusedOption(fmt::format("[pjrt.{}] expected an option that the plugin knows, got {}; correct it in compile.options, or "
+                                    "remove it", where, option), option);
+  }
+  constexpr std::string_view kInto = "' into flag ";
+  const size_t into = text.find(kInto);
+  if (const std::string_view value = quoted_after(text, "Failed to parse '"); !value.empty() && into != std::string::npos) {
+    const size_t begin = into + kInto.size();
+    const std::string option = text.substr(begin, text.find_first_of(": \n", begin) - begin);
+    throw RefusedOption(fmt::format("[pjrt.{}] expected a value that {} can take, got {}; correct it in compile.options", where, option,
+                                    value), option);
+  }
+}
+
 }  // namespace
 
 std::string take_error_text(const PJRT_Api* api, PJRT_Error* error) {
@@ -53,6 +78,7 @@ std::string take_error_text(const PJRT_Api* api, PJRT_Error* error) {
 void raise_error(const PJRT_Api* api, std::string_view where, PJRT_Error* error) {
   const std::string text = take_error_text(api, error);
   if (text.starts_with("RESOURCE_EXHAUSTED")) raise<OutOfMemory>("[pjrt.{}] {}", where, text);
+  raise_refused_option(where, text);
   raise<PluginError>("[pjrt.{}] {}", where, text);
 }
 

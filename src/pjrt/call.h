@@ -39,7 +39,7 @@ bool offers(const PJRT_Api* api) {
 // "CODE: the plugin's text" of an error that the caller owns, and frees it. Empty for null.
 std::string take_error_text(const PJRT_Api* api, PJRT_Error* error);
 
-// Raises PluginError, or OutOfMemory, "[pjrt.<where>] ..." for an error that the caller owns.
+// Raises PluginError, OutOfMemory or RefusedOption, "[pjrt.<where>] ..." for an error that the caller owns.
 [[noreturn]] void raise_error(const PJRT_Api* api, std::string_view where, PJRT_Error* error);
 [[noreturn]] void raise_missing(const PJRT_Api* api, std::string_view where);
 

@@ -4,6 +4,7 @@
 
 #include "pjrt/call.h"
 #include "pjrt/element_type.h"
+#include "pjrt/known_options.h"
 #include "pjrt/named_values.h"
 #include "pjrt/pjrt.h"
 
@@ -74,7 +75,6 @@ std::unique_ptr<Executable> Client::compile(std::string_view program, const Comp
     }
     for (size_t i = 0; i < count; ++i) filled.device_ids.push_back(from[i].id);
   }
-  const std::string serialized = filled.to_proto();
   constexpr std::string_view kFormat = "mlir";
   PJRT_Program text{};
   text.struct_size = sizeof(text);
@@ -82,11 +82,13 @@ std::unique_ptr<Executable> Client::compile(std::string_view program, const Comp
   text.code_size = program.size();
   text.format = kFormat.data();
   text.format_size = kFormat.size();
-  const auto args = call<&PJRT_Api::PJRT_Client_Compile>(plugin_->api(), "compile", [&](auto& a) {
-    a.client = handle_;
-    a.program = &text;
-    a.compile_options = serialized.data();
-    a.compile_options_size = serialized.size();
+  const auto args = with_known_options(filled, [&](const std::string& serialized) {
+    return call<&PJRT_Api::PJRT_Client_Compile>(plugin_->api(), "compile", [&](auto& a) {
+      a.client = handle_;
+      a.program = &text;
+      a.compile_options = serialized.data();
+      a.compile_options_size = serialized.size();
+    });
   });
   return std::make_unique<Executable>(shared_from_this(), args.executable);
 }

@@ -72,7 +72,8 @@ std::string CompileOptions::to_proto() const {
   message.bytes(3, build_options(*this));
   if (portable) message.integer(4, true);
   // XLA may otherwise keep more digits than a program's types say, and results change with fusion.
-  auto flags = overrides;
+  CompileFlags flags = overrides;
+  flags.insert(preferences.begin(), preferences.end());
   flags.try_emplace("xla_allow_excess_precision", false);
   for (const auto& [name, value] : flags) {
     message.bytes(7, std::visit([&](const auto& v) { return override_entry(name, v); }, value));

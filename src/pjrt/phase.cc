@@ -5,6 +5,7 @@
 
 #include "base/wire.h"
 #include "pjrt/call.h"
+#include "pjrt/known_options.h"
 #include "pjrt/pjrt.h"
 
 namespace flambeau::pjrt {
@@ -83,7 +84,7 @@ std::string Topology::first_phase(std::string_view program, const CompileOptions
   const PJRT_Api* api = plugin_->api();
   const PJRT_PhaseCompile_Extension& extension = phase_extension(api);
   const PhaseCompiler compiler(api, extension);
-  const std::string input = partial_program(program), serialized = serialized_options(options), phase(kPhase);
+  const std::string input = partial_program(program), phase(kPhase);
   const char* inputs[] = {input.data()};
   const char* phases[] = {phase.c_str()};
   const size_t input_size = input.size(), phase_size = phase.size();
@@ -97,10 +98,12 @@ std::string Topology::first_phase(std::string_view program, const CompileOptions
   args.phases_to_run = phases;
   args.phases_to_run_sizes = &phase_size;
   args.num_phases_to_run = 1;
-  args.compile_options = serialized.data();
-  args.compile_options_size = serialized.size();
   args.topology = handle_;
-  if (PJRT_Error* error = extension.phase_compile_run_phases(&args)) raise_error(api, "first_phase", error);
+  with_known_options(placed(options), [&](const std::string& serialized) {
+    args.compile_options = serialized.data();
+    args.compile_options_size = serialized.size();
+    if (PJRT_Error* error = extension.phase_compile_run_phases(&args)) raise_error(api, "first_phase", error);
+  });
 
   std::string output;
   if (args.num_output_programs > 0) output.assign(args.output_programs[0], args.output_programs_sizes[0]);

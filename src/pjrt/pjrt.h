@@ -45,6 +45,16 @@ class OutOfMemory : public PluginError {
   using PluginError::PluginError;
 };
 
+// The plugin does not know an option of a compilation, or refuses its value.
+class RefusedOption : public InvalidArgument {
+ public:
+  RefusedOption(const std::string& message, std::string option) : InvalidArgument(message), option_(std::move(option)) {}
+  const std::string& option() const { return option_; }
+
+ private:
+  std::string option_;
+};
+
 // A named option or attribute of a plugin, client, device or topology.
 using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
 using Attributes = std::map<std::string, Attribute>;
@@ -162,6 +172,9 @@ class Buffer {
   int device_id_;
 };
 
+// XLA flags of a compilation: name -> value.
+using CompileFlags = std::map<std::string, std::variant<bool, int64_t, double, std::string>>;
+
 struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
@@ -169,8 +182,10 @@ struct CompileOptions {
   // Replica-major. Empty: the first num_replicas x num_partitions devices; for one, the first addressable device.
   std::vector<int> device_ids = {};
   bool portable = false;  // compile_portable_executable: runs on any one device
-  // XLA flags of this compilation: name -> value. `xla_allow_excess_precision = false` is always set unless named here.
-  std::map<std::string, std::variant<bool, int64_t, double, std::string>> overrides = {};
+  // `xla_allow_excess_precision = false` is always set unless named here. RefusedOption for what the plugin does not know.
+  CompileFlags overrides = {};
+  // The same where `overrides` does not name them, except that one which the plugin does not know is left out.
+  CompileFlags preferences = {};
 
   std::string to_proto() const;  // serialized xla.CompileOptionsProto
   uint64_t hash() const;         // of to_proto()
@@ -284,7 +299,7 @@ class Topology {
 
  private:
   Topology() = default;
-  std::string serialized_options(const CompileOptions& options) const;
+  CompileOptions placed(const CompileOptions& options) const;
   const Plugin* plugin_ = nullptr;
   PJRT_TopologyDescription* handle_ = nullptr;
   std::string platform_name_;

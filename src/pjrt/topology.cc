@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "pjrt/call.h"
 #include "pjrt/compiled.h"
+#include "pjrt/known_options.h"
 #include "pjrt/named_values.h"
 #include "pjrt/pjrt.h"
 
@@ -63,7 +64,7 @@ Topology::~Topology() {
 }
 
 // With the first devices of the topology, where the options name none.
-std::string Topology::serialized_options(const CompileOptions& options) const {
+CompileOptions Topology::placed(const CompileOptions& options) const {
   CompileOptions filled = options;
   const auto count = static_cast<size_t>(options.num_replicas) * static_cast<size_t>(options.num_partitions);
   if (!options.portable && options.device_ids.empty()) {
@@ -73,11 +74,10 @@ std::string Topology::serialized_options(const CompileOptions& options) const {
     }
     for (size_t i = 0; i < count; ++i) filled.device_ids.push_back(devices_[i].id);
   }
-  return filled.to_proto();
+  return filled;
 }
 
 Topology::Compiled Topology::compile(std::string_view program, const CompileOptions& options) const {
-  const std::string serialized = serialized_options(options);
   constexpr std::string_view kFormat = "mlir";
   PJRT_Program text{};
   text.struct_size = sizeof(text);
@@ -86,11 +86,13 @@ Topology::Compiled Topology::compile(std::string_view program, const CompileOpti
   text.format = kFormat.data();
   text.format_size = kFormat.size();
   const PJRT_Api* api = plugin_->api();
-  const auto args = call<&PJRT_Api::PJRT_Compile>(api, "compile", [&](auto& a) {
-    a.topology = handle_;
-    a.program = &text;
-    a.compile_options = serialized.data();
-    a.compile_options_size = serialized.size();
+  const auto args = with_known_options(placed(options), [&](const std::string& serialized) {
+    return call<&PJRT_Api::PJRT_Compile>(api, "compile", [&](auto& a) {
+      a.topology = handle_;
+      a.program = &text;
+      a.compile_options = serialized.data();
+      a.compile_options_size = serialized.size();
+    });
   });
   const pjrt::Compiled compiled(api, args.executable);
   Compiled result{.optimized_hlo = compiled.optimized_hlo(), .memory = compiled.memory_stats(), .serialized = {}};

@@ -63,6 +63,7 @@ void write_job(const std::filesystem::path& folder, const TopologyJob& job) {
                          {"device_ids", options.device_ids},
                          {"portable", options.portable},
                          {"overrides", to_json(options.overrides)},
+                         {"preferences", to_json(options.preferences)},
                          {"whole", job.whole}});
   write_file_atomically(folder / "program", job.program);
 }
@@ -81,8 +82,8 @@ TopologyJob read_job(const std::filesystem::path& folder) {
   options.use_shardy = job.at("use_shardy");
   options.device_ids = job.at("device_ids").get<std::vector<int>>();
   options.portable = job.at("portable");
-  using Override = decltype(options.overrides)::mapped_type;
-  options.overrides = map_from_json<Override>(job.at("overrides"));
+  options.overrides = map_from_json<CompileFlags::mapped_type>(job.at("overrides"));
+  options.preferences = map_from_json<CompileFlags::mapped_type>(job.at("preferences"));
   return result;
 }
 
