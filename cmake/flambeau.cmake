@@ -11,7 +11,9 @@ target_compile_definitions(flambeau_options INTERFACE FMT_HEADER_ONLY=1)
 target_link_libraries(flambeau_options INTERFACE Threads::Threads)
 find_program(MOLD mold)
 if(MOLD)
-  target_link_options(flambeau_options INTERFACE -fuse-ld=mold)
+  # Without RELRO: mold 1.10 lets it begin before its segment where thread-local zeroes come first, and when that segment begins
+  # a page, which is chance, the loader refuses the program ("cannot apply additional memory protection").
+  target_link_options(flambeau_options INTERFACE -fuse-ld=mold -Wl,-z,norelro)
 endif()
 if(FLAMBEAU_SANITIZE)
   add_compile_options(-fsanitize=${FLAMBEAU_SANITIZE} -fno-omit-frame-pointer -g1)

@@ -26,21 +26,27 @@ std::string_view quoted_after(std::string_view text, std::string_view before) {
   return text.substr(0, text.find('\''));
 }
 
-// XLA says of its options what they are called in a compilation's request; who wrote them there knows them by the
-// configuration's key.
+// The word of `text` that follows `before`; empty where there is none.
+std::string_view word_after(std::string_view text, std::string_view before) {
+  const size_t found = text.find(before);
+  if (found == std::string_view::npos) return {};
+  text.remove_prefix(found + before.size());
+  return text.substr(0, text.find_first_of(",: \n"));
+}
+
+// XLA's three ways to refuse an option, each as one line for whoever wrote it into the configuration.
 void raise_refused_option(std::string_view where, const std::string& text) {
   if (const std::string option(quoted_after(text, "No such compile option: '")); !option.empty()) {
     throw RefusedOption(fmt::format("[pjrt.{}] expected an option that the plugin knows, got {}; correct it in compile.options, or "
                                     "remove it", where, option), option);
   }
-  constexpr std::string_view kInto = "' into flag ";
-  const size_t into = text.find(kInto);
-  if (const std::string_view value = quoted_after(text, "Failed to parse '"); !value.empty() && into != std::string::npos) {
-    const size_t begin = into + kInto.size();
-    const std::string option = text.substr(begin, text.find_first_of(": \n", begin) - begin);
+  const auto raise_for = [&](std::string_view option, std::string_view value) {
+    if (option.empty() || value.empty()) return;
     throw RefusedOption(fmt::format("[pjrt.{}] expected a value that {} can take, got {}; correct it in compile.options", where, option,
-                                    value), option);
-  }
+                                    value), std::string(option));
+  };
+  raise_for(word_after(text, "' into flag "), quoted_after(text, "Failed to parse '"));
+  raise_for(word_after(text, "While setting option "), quoted_after(text, ", '"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class ExecutableOnCpu : public CpuPlugins {};
 FLAMBEAU_ON_CPU_PLUGINS(ExecutableOnCpu);
@@ -273,7 +274,29 @@ TEST_P(ExecutableOnCpu, ReportsWhatThePluginSaysOfAProgram) {
     EXPECT_THAT(message_of<PluginError>([&] { c->compile(p.program); }),
                 AllOf(HasSubstr("[pjrt.compile]"), HasSubstr(p.expected)));
   }
-  message_of<PluginError>([&] { c->compile(kDouble, {.overrides = {{"xla_no_such_flag", true}}}); });
+}
+
+TEST_P(ExecutableOnCpu, RefusesOptionsByNameAndLeavesPreferencesOut) {
+  const auto c = client();
+  const struct {
+    CompileFlags overrides;
+    const char *option, *words;
+  } cases[] = {
+      {{{"xla_no_such_flag", true}}, "xla_no_such_flag", "got xla_no_such_flag; correct it in compile.options"},
+      {{{"xla_llvm_disable_expensive_passes", std::string("rather")}}, "xla_llvm_disable_expensive_passes", "got rather; correct it in"},
+  };
+  for (const auto& row : cases) {
+    // Asked for, it counts, whatever is preferred.
+    const CompileOptions options{.overrides = row.overrides, .preferences = {{row.option, false}}};
+    try {
+      c->compile(kDouble, options);
+      ADD_FAILURE() << row.option;
+    } catch (const RefusedOption& refused) {
+      EXPECT_EQ(refused.option(), row.option);
+      EXPECT_THAT(refused.what(), AllOf(HasSubstr("[pjrt.compile]"), HasSubstr(row.words), Not(HasSubstr("\n"))));
+    }
+    EXPECT_NO_THROW(c->compile(kDouble, {.preferences = row.overrides}));
+  }
 }
 
 TEST_P(ExecutableOnCpu, RefusesWrongArguments) {
@@ -393,6 +416,11 @@ TEST(CompileOptions, AreOneMessageOfXla) {
     EXPECT_EQ(c.options.hash(), CompileOptions(c.options).hash());
   }
   EXPECT_NE(CompileOptions{}.hash(), CompileOptions{.num_partitions = 2}.hash());
+  const CompileOptions preferred{.preferences = {{"a", true}}}, asked{.overrides = {{"a", true}}};
+  const CompileOptions both{.overrides = {{"a", true}}, .preferences = {{"a", false}, {"xla_allow_excess_precision", true}}};
+  EXPECT_EQ(preferred.to_proto(), asked.to_proto());
+  EXPECT_NE(both.to_proto(), asked.to_proto());  // by the second alone:
+  EXPECT_EQ(both.to_proto(), (CompileOptions{.overrides = {{"a", true}, {"xla_allow_excess_precision", true}}}).to_proto());
 }
 
 TEST(CompileOptions, RefuseContradictions) {

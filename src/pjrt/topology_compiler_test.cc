@@ -138,7 +138,8 @@ TEST(TopologyJob, GoesThroughFilesUnchanged) {
                                     .num_partitions = 3,
                                     .use_shardy = false,
                                     .device_ids = {5, 4, 3, 2, 1, 0},
-                                    .overrides = {{"a", true}, {"b", int64_t{-1}}, {"c", 0.25}, {"d", std::string("x\"y")}}},
+                                    .overrides = {{"a", true}, {"b", int64_t{-1}}, {"c", 0.25}, {"d", std::string("x\"y")}},
+                                    .preferences = {{"e", int64_t{7}}}},
                         .whole = true};
   const TemporaryFolder folder;
   write_job(folder.path, job);
@@ -184,6 +185,15 @@ TEST(TopologyJob, DoesNotBelieveAnyReport) {
 TEST(FirstPhase, NeedsAPluginThatHasPhases) {
   const auto topology = Topology::create(fake::fake_plugin(), "fake:2x2");
   EXPECT_THAT(message_of<PluginError>([&] { topology->first_phase("text", {}); }), HasSubstr("does not compile in phases"));
+}
+
+TEST(Topology, CompilesWithoutPreferencesThatThePluginDoesNotKnow) {
+  const auto topology = Topology::create(fake::fake_plugin(), "fake:2x2");
+  const std::string program = module("func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }");
+  const fake::FaultScope fault({.unknown_option = "xla_new"});
+  EXPECT_NO_THROW(topology->compile(program, {.preferences = {{"xla_new", true}, {"xla_old", true}}}));
+  EXPECT_THAT(message_of<RefusedOption>([&] { topology->compile(program, {.overrides = {{"xla_new", true}}}); }),
+              HasSubstr("got xla_new; correct it in compile.options"));
 }
 
 TEST(FirstPhase, OutOfMemoryIsAnErrorOfItsOwn) {
@@ -249,6 +259,14 @@ TEST_F(TpuCompiler, SaysThatAProgramDoesNotFit) {
 TEST_F(TpuCompiler, PassesItsRefusalsOn) {
   job.program = "nonsense";
   EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }), HasSubstr("[pjrt.first_phase]"));
+  job.program = sum_of("8x8xf32", R"([{"a"}, {}])");
+  job.options.overrides = {{"xla_tpu_no_such_option", true}};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { compile_apart(job); }), HasSubstr("got xla_tpu_no_such_option; correct it in compile.options"));
+  job.options.overrides = {{"xla_tpu_scoped_vmem_limit_kib", std::string("much")}};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { compile_apart(job); }), HasSubstr("xla_tpu_scoped_vmem_limit_kib can take, got much"));
+  job.options.overrides = {};
+  job.options.preferences = {{"xla_tpu_no_such_option", true}};
+  EXPECT_NO_THROW(compile_apart(job));
   job.topology = "v99:2x4";
   EXPECT_THAT(message_of<PluginError>([&] { compile_apart(job); }), HasSubstr("[pjrt.topology]"));
   job.topology = "v5e:2x0";

@@ -81,6 +81,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   train::check_config(config);
   const auto model = train::make_configured_model(config);
   device::initialize({.target = target}, /*start=*/true);
+  runtime::Engine::get().set_compile_options(train::compile_options(config));
   StepProgram result;
   result.degrees = train::configured_degrees(config, *model, target.device_count);
   result.batching = train::batching(config, result.degrees.data_parallel());

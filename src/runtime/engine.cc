@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "ops/random.h"
+#include "runtime/compile_options.h"
 #include "runtime/internal_ops.h"
 
 namespace flambeau::runtime {
@@ -71,6 +72,7 @@ bool Engine::started() { return g_engine.load() != nullptr; }
 Engine::Engine(const EngineOptions& options) : options_(options) {
   if (options.target) {
     target_ = *options.target;
+    preferred_options_ = preferred_options(target_);
     return;
   }
   const pjrt::Plugin& plugin = options.loaded ? *options.loaded : pjrt::Plugin::load(pjrt::find_plugin(options.plugin));
@@ -81,6 +83,7 @@ Engine::Engine(const EngineOptions& options) : options_(options) {
   if (client_->addressable_devices().empty())
     raise<PluginError>("[engine] the plugin {} offers no device to this process", plugin.path().string());
   target_ = Target::of(*client_);
+  preferred_options_ = preferred_options(target_);
 }
 
 const pjrt::Client& Engine::client() const {
@@ -92,6 +95,11 @@ const pjrt::Client& Engine::client() const {
 
 Trace* Engine::current() { return t_current; }
 void Engine::set_current(Trace* trace) { t_current = trace; }
+
+void Engine::set_compile_options(pjrt::CompileFlags options) {
+  asked_options_ = std::move(options);
+  asked_options_hash_ = asked_options_.empty() ? 0 : pjrt::CompileOptions{.overrides = asked_options_}.hash();
+}
 
 // ---- the mesh -------------------------------------------------------------------------------------------------------------
 
@@ -281,7 +289,7 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
   h.add(key.high, key.low, outputs.size());
   for (ValueId id : outputs) h.add(id);
   for (auto [external, output] : aliases) h.add(external, output);
-  h.add(mesh_hash());
+  h.add(mesh_hash(), asked_options_hash_);
   for (const hlo::Sharding& sharding : shardings) h.add(std::string_view(encode_sharding(sharding)));
   key = h.key();
 
@@ -337,13 +345,13 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
 }
 
 pjrt::CompileOptions Engine::compile_options() const {
-  pjrt::CompileOptions options;
-  if (target_.platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // it loses NaNs
+  pjrt::CompileOptions options{.overrides = asked_options_, .preferences = preferred_options_};
+  if (target_.platform == "cpu") options.overrides.try_emplace("xla_cpu_enable_fast_min_max", false);  // it loses NaNs
   if (!mesh_) return options;
   options.num_partitions = static_cast<int>(mesh_->mesh.size());
   options.device_ids = mesh_->device_ids;
   // Its newer form of shardings does not read the mesh that the program names, and warns of each program.
-  if (target_.api_version >= std::pair(0, 115)) options.overrides["xla_enable_hlo_sharding_v3"] = false;
+  if (target_.api_version >= std::pair(0, 115)) options.overrides.try_emplace("xla_enable_hlo_sharding_v3", false);
   return options;
 }
 

@@ -80,6 +80,9 @@ class Engine {
   // tensors exist, since these lie otherwise.
   void set_mesh(std::optional<hlo::Mesh> mesh);
   const DeviceMesh* mesh() const { return mesh_.get(); }
+  // What the compiler is told of every program from then on, before what is preferred for the target (runtime/compile_options.h).
+  // Not while another thread makes programs.
+  void set_compile_options(pjrt::CompileFlags options);
   // The mesh of the engine that is running, and a number that differs between meshes; null and 0 without one.
   static const hlo::Mesh* hlo_mesh();
   static uint64_t mesh_hash();
@@ -157,6 +160,8 @@ class Engine {
   std::shared_ptr<const pjrt::Client> client_;
   Target target_;
   std::unique_ptr<const DeviceMesh> mesh_;
+  pjrt::CompileFlags asked_options_, preferred_options_;
+  uint64_t asked_options_hash_ = 0;  // part of every program's key
   Counters counters_;
   std::atomic<bool> debug_{false};
 

@@ -190,6 +190,27 @@ TEST(Recording, AFailedStepKeepsTheStateThatWasNotDonated) {
   EXPECT_EQ(x.values()[0], 0);  // what the fake computes
 }
 
+TEST(Engine, GivesTheCompilerTheOptionsThatItIsAskedFor) {
+  Tensor x({23});
+  add(x, 1);
+  const int64_t before = compiled();
+  engine().set_compile_options({{"xla_asked_for", int64_t{3}}});
+  {
+    // The fake names no option unless the compilation holds it.
+    FaultScope faults({.unknown_option = "xla_asked_for"});
+    expect_error([&] { add(x, 1); }, "got xla_asked_for; correct it in compile.options");
+  }
+  add(x, 1);
+  add(x, 1);
+  EXPECT_EQ(compiled(), before + 1);  // another program than without it
+  engine().set_compile_options({{"xla_asked_for", int64_t{4}}});
+  add(x, 1);
+  EXPECT_EQ(compiled(), before + 2);
+  engine().set_compile_options({});
+  add(x, 1);
+  EXPECT_EQ(compiled(), before + 2);
+}
+
 TEST(Trace, ComparesRecordings) {
   Tensor x({20}), y({20});
   auto record = [&](const Tensor& t, double alpha, int times) {

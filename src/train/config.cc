@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "runtime/compile_options.h"
 
 namespace flambeau::train {
 namespace {
@@ -82,6 +83,12 @@ Check names() {
   check.list = true;
   return check;
 }
+Check entries() {
+  Check check = any();
+  check.expected = "a list of texts";
+  check.list = true;
+  return check;
+}
 Check keep_count() {
   return {"0 (keep all) or an integer of at least 2",
           [](const Value& v, const Check&) { return number(v) == 0 || number(v) >= 2; }};
@@ -142,6 +149,8 @@ const std::vector<Key>& table() {
       {"parallelism.context_parallel_degree", SLOT(parallelism.context_parallel_degree), "devices that a row is split over; only 1 is built", degree()},
       {"parallelism.pipeline_parallel_degree", SLOT(parallelism.pipeline_parallel_degree), "devices that the layers are split over; only 1 is built", degree()},
       {"parallelism.expert_parallel_degree", SLOT(parallelism.expert_parallel_degree), "devices that experts are split over; only 1 is built", degree()},
+
+      {"compile.options", SLOT(compile.options), "options of XLA for every program, name=value each, before those that Flambeau prefers for the TPU", entries()},
 
       {"optimizer.name", SLOT(optimizer.name), "optimizer", one_of({"AdamW", "Adam", "SGD"})},
       {"optimizer.lr", SLOT(optimizer.lr), "peak learning rate", not_negative()},
@@ -504,6 +513,10 @@ void check_config(const Config& config) {
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }
+  if (!compile_options(config).empty() && config.device == "cpu") {
+    raise_in_config(config, "compile.options: expected none while device = \"cpu\" (plain PyTorch compiles nothing), got some; remove "
+                            "them, or set device = \"tpu\"");
+  }
   if (config.validator.enable && config.data.held_out == 0) {
     raise_in_config(config, "data.held_out: expected more than 0 while validator.enable = true; set it to 0.05, for example");
   }
@@ -522,6 +535,14 @@ nn::AttentionOptions attention_options(const Config& config) {
                   : model.attention == "chunked" ? nn::AttentionKind::Chunked
                                                  : nn::AttentionKind::Auto,
           .blocks = {.q = model.attention_block_q, .kv = model.attention_block_kv}};
+}
+
+pjrt::CompileFlags compile_options(const Config& config) {
+  try {
+    return runtime::parse_compile_options(config.compile.options);
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, fmt::format("compile.options: {}", e.what()));
+  }
 }
 
 runtime::KeepPolicy keep_policy(const Config& config) {

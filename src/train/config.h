@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "models/model.h"
+#include "pjrt/pjrt.h"
 #include "runtime/keep_policy.h"
 
 namespace flambeau::train {
@@ -78,6 +79,10 @@ struct Config {
     bool enable_sequence_parallel = true;
     int64_t context_parallel_degree = 1, pipeline_parallel_degree = 1, expert_parallel_degree = 1;
   } parallelism;
+
+  struct Compile {
+    std::string options;
+  } compile;
 
   struct Optimizer {
     std::string name = "AdamW";
@@ -194,6 +199,8 @@ Batching batching(const Config& config, int64_t data_parallel_degree = 1);
 nn::AttentionOptions attention_options(const Config& config);
 // What [activation_checkpoint] says.
 runtime::KeepPolicy keep_policy(const Config& config);
+// What [compile] says. InvalidArgument, led by the configuration's file, for what is no option.
+pjrt::CompileFlags compile_options(const Config& config);
 
 // All keys as TOML with a comment each: what `check` prints and what a run can be repeated from.
 std::string to_toml(const Config& config);

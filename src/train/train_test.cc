@@ -64,6 +64,12 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
       {"device = \"cpu\"\n[debug]\nvirtual_devices = 8\n", {"debug.virtual_devices", "expected 1", "got 8", "device = \"tpu\""}},
       {"[debug]\nvirtual_devices = 0\n", {"debug.virtual_devices", "at least 1"}},
+      {"[compile]\noptions = [\"xla_a\"]\n", {"c.toml: compile.options", "got 'xla_a'; write name=value"}},
+      {"[compile]\noptions = [\"xla_a=1\", \"tpu_b=2\"]\n", {"compile.options", "got 'tpu_b=2'", "xla_"}},
+      {"[compile]\noptions = \"xla_a=1,xla_a=2\"\n", {"compile.options", "xla_a twice"}},
+      {"[compile]\noptions = [1]\n", {"c.toml:2", "compile.options", "array"}},
+      {"[compile]\noptions = true\n", {"c.toml:2", "compile.options", "a list of texts", "true"}},
+      {"device = \"cpu\"\n[compile]\noptions = \"xla_a=1\"\n", {"compile.options", "expected none", "device = \"tpu\""}},
       {"[loss]\nchunks = 0\n", {"loss.chunks", "at least 1", "got 0", "the default is 8"}},
       {"[loss]\nz_loss = -0.1\n", {"loss.z_loss", "at least 0", "-0.1"}},
       {"[training]\nmixed_precision_reduce = \"bfloat16\"\n", {"training.mixed_precision_reduce", "float32", "loses bits", "\"bfloat16\""}},
@@ -148,6 +154,22 @@ TEST_F(ConfigTest, ActivationCheckpointingIsAPolicy) {
   const std::vector<std::string> ops{"mm", "silu"};
   EXPECT_EQ(read("mode = \"selective\"\nselective_ops = [\"mm\", \"aten::silu\"]").ops, ops);
   EXPECT_EQ(read("mode = \"selective\"\nselective_ops = \"mm, silu\"").ops, ops);
+}
+
+TEST_F(ConfigTest, CompileOptionsAreNamesWithValues) {
+  const pjrt::CompileFlags want{{"xla_a", true}, {"xla_b", int64_t{65536}}, {"xla_c", 0.5}, {"xla_d", "AUTO"}};
+  for (const char* options : {R"(["xla_a=true", "xla_b=65536", "xla_c=0.5", "xla_d=AUTO"])", R"("xla_a=true,xla_b=65536, xla_c=0.5,xla_d=AUTO")"}) {
+    write_file_atomically(folder_ / "c.toml", fmt::format("[compile]\noptions = {}\n", options));
+    const Config config = load_config(folder_ / "c.toml");
+    EXPECT_NO_THROW(check_config(config));
+    EXPECT_EQ(compile_options(config), want);
+    write_file_atomically(folder_ / "again.toml", to_toml(config));
+    EXPECT_EQ(compile_options(load_config(folder_ / "again.toml")), want);
+  }
+  Config config;
+  EXPECT_EQ(compile_options(config), pjrt::CompileFlags{});
+  set_from_text(config, "compile.options", "xla_a=true");
+  EXPECT_EQ(compile_options(config), (pjrt::CompileFlags{{"xla_a", true}}));
 }
 
 TEST(Config, OverridesAreChecked) {

@@ -51,9 +51,10 @@ PJRT_Error* load(PJRT_Client* client, std::string_view text, std::string_view op
 }
 
 PJRT_Error* client_compile(PJRT_Client_Compile_Args* a) {
+  const std::string_view options(a->compile_options, a->compile_options_size);
   if (auto status = strike(&Faults::compile); status.code != 0) return error(status);
-  return load(a->client, {a->program->code, a->program->code_size}, {a->compile_options, a->compile_options_size},
-              a->executable);
+  if (auto status = strike_unknown_option(options); status.code != 0) return error(status);
+  return load(a->client, {a->program->code, a->program->code_size}, options, a->executable);
 }
 
 // A serialized program is a line, the size of the options as text, a line break, the options and the program.
@@ -214,9 +215,10 @@ PJRT_Error* topology_devices(PJRT_TopologyDescription_GetDeviceDescriptions_Args
   return nullptr;
 }
 PJRT_Error* compile(PJRT_Compile_Args* a) {
-  if (auto status = strike(&Faults::compile); status.code != 0) return error(status);
-  auto executable = std::make_unique<PJRT_Executable>();
   const std::string_view options(a->compile_options, a->compile_options_size);
+  if (auto status = strike(&Faults::compile); status.code != 0) return error(status);
+  if (auto status = strike_unknown_option(options); status.code != 0) return error(status);
+  auto executable = std::make_unique<PJRT_Executable>();
   if (auto why = fill(*executable, {a->program->code, a->program->code_size}, options); !why.empty()) {
     return error({PJRT_Error_Code_INVALID_ARGUMENT, why});
   }

@@ -81,6 +81,8 @@ inline std::shared_ptr<Completion> finished(Status status = {}) {
 
 // The failure of this call, if `fault` strikes at it.
 Status strike(Fault Faults::* fault);
+// The same for a compilation with these options, if Faults::unknown_option is among them.
+Status strike_unknown_option(std::string_view options);
 
 // The completion of a launch: at once, with the failure if execute_late strikes, unless launches are held.
 std::shared_ptr<Completion> launch();

@@ -64,6 +64,13 @@ Status strike(Fault Faults::* fault) {
   return {f.code, f.text};
 }
 
+Status strike_unknown_option(std::string_view options) {
+  std::lock_guard lock(state().mutex);
+  const std::string& name = state().faults.unknown_option;
+  if (name.empty() || options.find(name) == std::string_view::npos) return {};
+  return {PJRT_Error_Code_INVALID_ARGUMENT, "No such compile option: '" + name + "'"};
+}
+
 std::shared_ptr<Completion> launch() {
   Status status = strike(&Faults::execute_late);
   auto completion = std::make_shared<Completion>();

@@ -38,6 +38,7 @@ struct Faults {
   Fault execute_late = {};  // the launch succeeds; its outputs' events, and their downloads, fail
   Fault upload = {}, download = {};
   Fault download_late = {};  // the download starts; its event fails
+  std::string unknown_option = {};  // a compilation that is given this option of XLA fails
 };
 
 // Objects that the plugin has handed out and not got back.

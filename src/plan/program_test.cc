@@ -1,0 +1,28 @@
+// The step of a configuration, recorded for devices that are not here.
+#include "plan/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace flambeau::plan {
+namespace {
+
+// One for the process: an engine keeps its target.
+const runtime::Target kTarget{.platform = "tpu", .generation = "TPU v5", .device_count = 8, .api_version = {0, 117}, .host_memory = true};
+
+TEST(StepProgram, IsCompiledWithTheOptionsOfTheConfiguration) {
+  train::Config config;
+  const StepProgram usual = record_step(config, kTarget);
+  EXPECT_FALSE(usual.options.overrides.contains("xla_asked_for"));
+  EXPECT_FALSE(usual.options.preferences.empty());
+
+  train::set_from_text(config, "compile.options", "xla_asked_for=3,xla_enable_hlo_sharding_v3=true");
+  const StepProgram asked = record_step(config, kTarget);
+  EXPECT_EQ(asked.text, usual.text);
+  EXPECT_EQ(asked.options.overrides.at("xla_asked_for"), pjrt::CompileFlags::mapped_type(int64_t{3}));
+  EXPECT_EQ(asked.options.overrides.at("xla_enable_hlo_sharding_v3"), pjrt::CompileFlags::mapped_type(true));
+  EXPECT_EQ(asked.options.preferences, usual.options.preferences);
+}
+
+}  // namespace
+}  // namespace flambeau::plan
