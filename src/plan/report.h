@@ -88,7 +88,9 @@ struct Report {
   Memory memory;
   std::vector<CollectiveGroup> collectives;
   Work work;
-  double model_flops = 0;             // of the model's matrix products in a step, one device's share: what MFU counts
+  // Of the model's matrix products in a step, one device's share: what MFU counts. Of attention only pairs of a query and a key that
+  // is no later, and nothing that is made again.
+  double model_flops = 0;
   double peak_flops = 0;              // a second, of one device in bfloat16
   bool exact = true;                  // all trip counts of the program are known
   Estimate estimate;
