@@ -23,6 +23,14 @@ endif()
 file(WRITE ${CMAKE_BINARY_DIR}/generated/flambeau_version.h.new "#pragma once\n#define FLAMBEAU_VERSION \"${PROJECT_VERSION}\"\n")
 file(COPY_FILE ${CMAKE_BINARY_DIR}/generated/flambeau_version.h.new ${CMAKE_BINARY_DIR}/generated/flambeau_version.h ONLY_IF_DIFFERENT)
 
+# A Python program that Flambeau runs where JAX is installed, as a text: wherever the executable goes, it goes with it.
+set(FLAMBEAU_TPU_ATTENTION ${CMAKE_SOURCE_DIR}/python/flambeau/tpu_attention.py)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FLAMBEAU_TPU_ATTENTION})
+file(READ ${FLAMBEAU_TPU_ATTENTION} script)
+file(WRITE ${CMAKE_BINARY_DIR}/generated/flambeau_tpu_attention.h.new
+  "#pragma once\ninline constexpr char kTpuAttentionScript[] = R\"python(${script})python\";\n")
+file(COPY_FILE ${CMAKE_BINARY_DIR}/generated/flambeau_tpu_attention.h.new ${CMAKE_BINARY_DIR}/generated/flambeau_tpu_attention.h ONLY_IF_DIFFERENT)
+
 # Headers that take seconds to parse, compiled once: torch's for the files that use torch, the standard library's and fmt for the
 # others. clang instantiates their templates once, too.
 function(_flambeau_pch name)

@@ -167,7 +167,8 @@ class Builder {
     std::vector<Type> results = {};
     // FFI attributes (api_version 4): printed as the backend_config dictionary.
     std::vector<Attribute> attributes = {};
-    std::string opaque = {};  // api_version 2 instead, when not empty
+    std::string opaque = {};  // when not empty, instead, with
+    int opaque_version = 2;   // this api_version, 1 or 2
     bool has_side_effect = false;
     std::vector<std::pair<int64_t, int64_t>> aliases = {};  // (result, operand) that share a buffer
   };

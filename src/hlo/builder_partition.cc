@@ -42,6 +42,7 @@ std::vector<Value> Builder::custom_call(std::span<const Value> operands, const C
   check_operands(op, operands);
   if (call.target.empty()) fail(op, "expected the name of a target, got none");
   if (!call.opaque.empty() && !call.attributes.empty()) fail(op, "expected FFI attributes or an opaque text, got both");
+  if (call.opaque_version < 1 || call.opaque_version > 2) fail(op, fmt::format("expected version 1 or 2 of an opaque text, got {}", call.opaque_version));
   std::vector<std::string> aliases;
   std::set<int64_t> aliased;
   for (auto [result, operand] : call.aliases) {
@@ -70,7 +71,7 @@ std::vector<Value> Builder::custom_call(std::span<const Value> operands, const C
     std::sort(sorted.begin(), sorted.end(), [](const Attribute& a, const Attribute& b) { return a.name < b.name; });
     attributes.push_back({"backend_config", RawAttribute{dictionary_text(sorted)}});
   } else {
-    attributes.push_back({"api_version", RawAttribute{"2 : i32"}});
+    attributes.push_back({"api_version", RawAttribute{fmt::format("{} : i32", call.opaque_version)}});
     attributes.push_back({"backend_config", call.opaque});
   }
   attributes.push_back({"operand_layouts", RawAttribute{layouts(types_of(operands))}});

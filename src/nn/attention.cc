@@ -1,19 +1,25 @@
 #include "nn/attention.h"
 
 #include <array>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "device/device.h"
+#include "device/flash_kernels.h"
 #include "spmd/manual.h"
 #include "spmd/plan.h"
 
 namespace flambeau::nn {
 namespace {
 
-using device::AttentionBlocks;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Tensors = std::vector<at::Tensor>;
@@ -23,10 +29,17 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kLongestDenseOnCpu = 256, kCpuBlock = 128;
 
 AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
-  if (!device::is_tpu(tokens_BS)) return {.kind = AttentionKind::Dense};
-  const bool is_cpu = runtime::Engine::get().target().platform == "cpu";
+  const std::string platform = device::is_tpu(tokens_BS) ? runtime::Engine::get().target().platform : "";
+  const bool is_cpu = platform == "cpu", is_tpu = platform == "tpu";
+  if (options.kind == AttentionKind::Flash && !is_tpu) {
+    raise<InvalidArgument>("[model.attention] expected a TPU for flash attention, got {}; set model.attention = \"chunked\", or auto",
+                           platform.empty() ? "PyTorch on the CPU" : platform);
+  }
+  if (platform.empty()) return {.kind = AttentionKind::Dense};
   if (options.kind == AttentionKind::Auto) {
-    options.kind = is_cpu && tokens_BS.size(1) <= kLongestDenseOnCpu ? AttentionKind::Dense : AttentionKind::Chunked;
+    options.kind = is_tpu                                                   ? AttentionKind::Flash
+                   : is_cpu && tokens_BS.size(1) <= kLongestDenseOnCpu ? AttentionKind::Dense
+                                                                            : AttentionKind::Chunked;
   }
   if (is_cpu && options.blocks.q == 0) options.blocks.q = kCpuBlock;
   if (is_cpu && options.blocks.kv == 0) options.blocks.kv = kCpuBlock;
@@ -65,7 +78,33 @@ Tensors on_own_part(const Tensors& inputs, const std::vector<hlo::Sharding>& in,
   return spmd::can_be_manual() ? spmd::manual(inputs, in, out, body) : body(inputs);
 }
 
-Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionBlocks& blocks) {
+void warn_once(const std::string& why) {
+  static std::mutex mutex;
+  static auto* said = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  if (said->insert(why).second) log_warning("attention is chunked instead of flash: {}", why);
+}
+
+// Of these parts of one device; null: chunked.
+std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& documents,
+                                                        const AttentionOptions& options) {
+  if (options.kind != AttentionKind::Flash) return nullptr;
+  std::string why;
+  if (spmd::plan() != nullptr && !spmd::inside_manual()) {
+    why = "on a mesh the kernels run within captured steps only";
+  } else if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kFloat) {
+    why = "the kernels are for bfloat16 and float32";
+  } else {
+    auto kernels = device::flash_kernels({.batch = q.size(0), .heads = q.size(1), .kv_heads = k.size(1), .length = q.size(2),
+                                          .head_dim = q.size(3), .dtype = device::dtype_of(q.scalar_type()),
+                                          .documents = documents.defined(), .blocks = options.blocks}, why);
+    if (kernels) return kernels;
+  }
+  warn_once(why);
+  return nullptr;
+}
+
+Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionOptions& options) {
   Tensors inputs{q, k, v};
   std::vector<hlo::Sharding> in, out;
   if (documents.defined()) inputs.push_back(documents);
@@ -76,12 +115,15 @@ Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
     out = {layout.heads, layout.rows};
   }
   return on_own_part(inputs, in, out, [&](const Tensors& t) -> Tensors {
-    const auto results = device::causal_attention(t[0], t[1], t[2], t.size() > 3 ? t[3] : at::Tensor(), blocks);
+    const at::Tensor own_documents = t.size() > 3 ? t[3] : at::Tensor();
+    const auto kernels = kernels_for(t[0], t[1], own_documents, options);
+    const auto results = kernels ? device::flash_attention(t[0], t[1], t[2], own_documents, *kernels)
+                                 : device::causal_attention(t[0], t[1], t[2], own_documents, options.blocks);
     return {results[0], results[1]};
   });
 }
 
-Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionBlocks& blocks) {
+Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionOptions& options) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &logsumexp = saved[4], &documents = saved[5];
   Tensors inputs{gradient, q, k, v, out, logsumexp};
   std::vector<hlo::Sharding> in, gradients;
@@ -93,8 +135,10 @@ Tensors backward(const at::Tensor& gradient, const variable_list& saved, const A
     gradients = {layout.heads, layout.heads, layout.heads};
   }
   return on_own_part(inputs, in, gradients, [&](const Tensors& t) -> Tensors {
-    const auto results =
-        device::causal_attention_backward(t[0], t[1], t[2], t[3], t.size() > 6 ? t[6] : at::Tensor(), t[4], t[5], blocks);
+    const at::Tensor own_documents = t.size() > 6 ? t[6] : at::Tensor();
+    const auto kernels = kernels_for(t[1], t[2], own_documents, options);
+    const auto results = kernels ? device::flash_attention_backward(t[0], t[1], t[2], t[3], own_documents, t[4], t[5], *kernels)
+                                 : device::causal_attention_backward(t[0], t[1], t[2], t[3], own_documents, t[4], t[5], options.blocks);
     return {results[0], results[1], results[2]};
   });
 }
@@ -102,21 +146,23 @@ Tensors backward(const at::Tensor& gradient, const variable_list& saved, const A
 // `documents` may be undefined, which no argument of a function that autograd sees may be.
 struct Problem {
   at::Tensor documents;
-  AttentionBlocks blocks;
+  AttentionOptions options;
 };
 
-struct Chunked : torch::autograd::Function<Chunked> {
+struct InBlocks : torch::autograd::Function<InBlocks> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const Problem& problem) {
-    const Tensors results = nn::forward(q, k, v, problem.documents, problem.blocks);
+    const Tensors results = nn::forward(q, k, v, problem.documents, problem.options);
     ctx->save_for_backward({q, k, v, results[0], results[1], problem.documents});
-    ctx->saved_data["blocks"] = std::vector<int64_t>{problem.blocks.q, problem.blocks.kv};
+    const auto& [kind, blocks] = problem.options;
+    ctx->saved_data["options"] = std::vector<int64_t>{static_cast<int64_t>(kind), blocks.q, blocks.kv};
     return results[0];
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const std::vector<int64_t> blocks = ctx->saved_data["blocks"].toIntVector();
-    Tensors results = nn::backward(gradients[0], ctx->get_saved_variables(), {blocks[0], blocks[1]});
+    const std::vector<int64_t> options = ctx->saved_data["options"].toIntVector();
+    Tensors results = nn::backward(gradients[0], ctx->get_saved_variables(),
+                                   {.kind = static_cast<AttentionKind>(options[0]), .blocks = {.q = options[1], .kv = options[2]}});
     results.resize(4);
     return results;
   }
@@ -134,7 +180,7 @@ Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_B
 at::Tensor Attention::operator()(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE) const {
   const at::Tensor out_BHSE = options_.kind == AttentionKind::Dense
                                   ? dense(q_BHSE, k_BKSE, v_BKSE, mask_B1SS_)
-                                  : Chunked::apply(q_BHSE, k_BKSE, v_BKSE, Problem{documents_BS_, options_.blocks});
+                                  : InBlocks::apply(q_BHSE, k_BKSE, v_BKSE, Problem{documents_BS_, options_});
   return out_BHSE.transpose(1, 2);
 }
 

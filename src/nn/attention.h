@@ -3,7 +3,10 @@
 // Ways to compute it, with the same numbers up to rounding:
 //   dense    PyTorch's scaled_dot_product_attention: the scores of all pairs exist. Faster for short rows on CPUs.
 //   chunked  a loop over blocks of queries and keys (ops/block_attention.cc): memory grows with the row's length, not its square.
-// On the CPU itself (the reference) it is always dense. On a mesh, chunked attention runs on each device's own batch rows and heads.
+//   flash    the same by kernels for TPUs, where they can be had for the shapes (device/flash_kernels.h); else chunked, which is said
+//            once. Refused for other targets.
+// On the CPU itself (the reference) it is always dense. On a mesh, chunked and flash attention run on each device's own batch rows
+// and heads.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +17,7 @@
 
 namespace flambeau::nn {
 
-enum class AttentionKind { Auto, Dense, Chunked };
+enum class AttentionKind { Auto, Dense, Chunked, Flash };
 
 struct AttentionOptions {
   AttentionKind kind = AttentionKind::Auto;

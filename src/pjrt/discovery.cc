@@ -114,6 +114,14 @@ fs::path site_packages_near(fs::path folder) {
   return {};
 }
 
+fs::path find_python() {
+  if (const auto given = environment("FLAMBEAU_PYTHON"); !given.empty()) return given;
+  std::vector<std::string> looked;
+  const fs::path site = site_packages(looked);  // ENVIRONMENT/lib/python3.x/site-packages
+  const fs::path python = site.parent_path().parent_path().parent_path() / "bin" / "python";
+  return !site.empty() && is_file(python) ? python : fs::path();
+}
+
 fs::path find_plugin(std::string_view requested) {
   if (!requested.empty()) return resolve(requested, "the requested plugin");
   if (const auto given = environment("FLAMBEAU_PLUGIN"); !given.empty()) return resolve(given, "FLAMBEAU_PLUGIN");

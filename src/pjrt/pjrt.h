@@ -91,6 +91,8 @@ class Plugin {
 // Packages are looked for in FLAMBEAU_SITE_PACKAGES, else in the environment VIRTUAL_ENV, else in a `.venv` beside or
 // above the running executable or the current folder. InvalidArgument that lists where it looked when there is none.
 std::filesystem::path find_plugin(std::string_view requested = {});
+// FLAMBEAU_PYTHON, else the interpreter of the environment whose packages find_plugin looks at; empty where there is none.
+std::filesystem::path find_python();
 
 // ---- events ---------------------------------------------------------------------------------------------------------
 

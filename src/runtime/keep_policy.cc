@@ -12,7 +12,8 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-constexpr std::string_view kAttention = "_scaled_dot_product_fused_attention_overrideable", kBlockAttention = "causal_attention";
+constexpr std::string_view kAttention = "_scaled_dot_product_fused_attention_overrideable", kBlockAttention = "causal_attention",
+                           kFlashAttention = "flash_attention";
 
 // "mm" of "aten::mm.dtype"
 std::string_view base_name(std::string_view row) {
@@ -25,7 +26,7 @@ const std::map<std::string_view, Names>& groups() {
       {"mm", {"mm", "addmm", "dot_general"}},
       {"bmm", {"bmm", "baddbmm", "addbmm"}},
       {"matmul", {"mm", "addmm", "dot_general", "bmm", "baddbmm", "addbmm"}},
-      {"attention", {kAttention, kBlockAttention}},
+      {"attention", {kAttention, kBlockAttention, kFlashAttention}},
   };
   return all;
 }
@@ -82,7 +83,7 @@ double multiplications(const Trace& trace, const Call& call) {
     const Dims &query = sizes_of(call, 0), &key = sizes_of(call, 1), &value = sizes_of(call, 2);
     return elements(query) / static_cast<double>(query.back()) * static_cast<double>(key[2] * (key[3] + value[3]));
   }
-  if (name == kBlockAttention) {  // half of the square, in a product with the keys and one with the values
+  if (name == kBlockAttention || name == kFlashAttention) {  // half of the square, in a product with the keys and one with the values
     const Dims& query = sizes_of(call, 0);
     return elements(query) * static_cast<double>(query[2]);
   }

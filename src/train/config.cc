@@ -112,8 +112,8 @@ const std::vector<Key>& table() {
       {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
 
       {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
-      {"model.attention", SLOT(model.attention), "how attention is computed: dense (the scores of all pairs exist), chunked (a loop over blocks that holds no such square), or auto (dense for short rows on CPU, else chunked)", one_of({"auto", "dense", "chunked"})},
-      {"model.attention_block_q", SLOT(model.attention_block_q), "queries of a block of chunked attention; need not divide the row; 0: chosen", at_least(0)},
+      {"model.attention", SLOT(model.attention), "how attention is computed: dense (the scores of all pairs exist), chunked (a loop over blocks that holds no such square), flash (TPU kernels, made with JAX where it is installed, else chunked), or auto (dense for short rows on CPU, flash on TPU, else chunked)", one_of({"auto", "dense", "chunked", "flash"})},
+      {"model.attention_block_q", SLOT(model.attention_block_q), "queries of a block of chunked or flash attention; with flash a multiple of 128 that divides the row; 0: chosen", at_least(0)},
       {"model.attention_block_kv", SLOT(model.attention_block_kv), "keys of such a block; 0: chosen", at_least(0)},
 
       {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); offload (the same, kept in host memory); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "offload", "budget", "full"})},
@@ -496,6 +496,10 @@ void check_config(const Config& config) {
     raise_in_config(config, fmt::format("debug.virtual_devices: expected 1 while device = \"cpu\" (plain PyTorch), got {}; set device = "
                                         "\"tpu\"", config.debug.virtual_devices));
   }
+  if (config.device == "cpu" && config.model.attention == "flash") {
+    raise_in_config(config, "model.attention: expected auto, dense or chunked while device = \"cpu\" (plain PyTorch), got flash; set it to "
+                            "\"chunked\"");
+  }
   if (config.activation_checkpoint.mode != "none" && !config.model.scan) {
     raise_in_config(config, fmt::format("activation_checkpoint.mode: expected none while model.scan = false, got {}; set model.scan = true",
                                         config.activation_checkpoint.mode));
@@ -533,6 +537,7 @@ nn::AttentionOptions attention_options(const Config& config) {
   const Config::Model& model = config.model;
   return {.kind = model.attention == "dense"     ? nn::AttentionKind::Dense
                   : model.attention == "chunked" ? nn::AttentionKind::Chunked
+                  : model.attention == "flash"   ? nn::AttentionKind::Flash
                                                  : nn::AttentionKind::Auto,
           .blocks = {.q = model.attention_block_q, .kv = model.attention_block_kv}};
 }

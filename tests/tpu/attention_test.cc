@@ -1,0 +1,121 @@
+// Attention in programs for TPUs that are not here: recorded for eight devices, compiled by libtpu. Nothing of it runs.
+#include "nn/attention.h"
+
+#include <cmath>
+#include <regex>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "device/capture.h"
+#include "device/device.h"
+#include "device/flash_kernels.h"
+#include "device/scan.h"
+#include "pjrt/topology_compiler.h"
+#include "runtime/recording.h"
+#include "spmd/plan.h"
+
+namespace flambeau::nn {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int64_t kBatch = 8, kHeads = 4, kKvHeads = 2, kLength = 2048, kWidth = 128, kLayers = 3;
+const spmd::Degrees kDegrees{.shard = 4, .tensor = 2};
+// Of one device.
+const device::FlashShape kShape{.batch = 2, .heads = 2, .kv_heads = 1, .length = kLength, .head_dim = kWidth, .documents = true};
+
+class Environment : public testing::Environment {
+ public:
+  void SetUp() override {
+    device::initialize({.target = runtime::Target{.platform = "tpu", .generation = "TPU v5 lite", .device_count = 8, .host_memory = true}}, true);
+    spmd::use_plan(spmd::Plan(kDegrees, spmd::standard_rules()));
+  }
+};
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
+
+// A scan over layers of attention between products, and its gradients.
+Tensors step(const Tensors& in, const AttentionOptions& options) {
+  const at::AutoGradMode enabled(true);
+  const at::Tensor x = in[0].detach().requires_grad_(), weights = in[1].detach().requires_grad_();
+  const Attention attention(options, in[2], in[2]);
+  const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
+    const at::Tensor qkv = at::matmul(carry[0], rows[0]);
+    const auto heads = [&](int64_t first, int64_t count, const char* axis) {
+      const at::Tensor part = qkv.narrow(2, first * kWidth, count * kWidth).reshape({kBatch, kLength, count, kWidth}).transpose(1, 2);
+      return spmd::shard_hint(part, {"batch", axis, "sequence", ""});
+    };
+    const at::Tensor out = attention(heads(0, kHeads, "heads") / std::sqrt(kWidth), heads(kHeads, kKvHeads, "kv_heads"),
+                                     heads(kHeads + kKvHeads, kKvHeads, "kv_heads"));
+    return {spmd::shard_hint(carry[0] + out.flatten(2), {"batch", "sequence", ""})};
+  };
+  const at::Tensor y = device::scan(kLayers, {x}, {weights}, {}, body, {.kind = device::KeepPolicy::Kind::Selective})[0];
+  return torch::autograd::grad({y.to(at::kFloat).square().mean()}, {x, weights});
+}
+
+struct Program {
+  std::string text;  // as recorded
+  pjrt::TopologyResult compiled;
+};
+
+Program compile(AttentionKind kind) {
+  device::Capture capture("attention", [&](const Tensors& in) { return step(in, {.kind = kind}); });
+  const auto zeros = [](std::vector<int64_t> shape, at::ScalarType dtype, const spmd::Axes& axes) {
+    return spmd::zeros(device::tpu(), shape, dtype, axes);
+  };
+  capture.prepare({zeros({kBatch, kLength, kHeads * kWidth}, at::kBFloat16, {"batch", "sequence", ""}),
+                   zeros({kLayers, kHeads * kWidth, (kHeads + 2 * kKvHeads) * kWidth}, at::kBFloat16, {"", "", ""}),
+                   zeros({kBatch, kLength}, at::kLong, {"batch", "sequence"})});
+  const auto program = capture.program()->program();
+  return {program->text, pjrt::compile_apart({.plugin = pjrt::find_plugin("tpu"), .topology = "v5e:2x4", .program = program->text,
+                                              .options = program->options, .time_limit = std::chrono::seconds(300)})};
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// Whether a value of the compiled program has as many elements as a row has pairs of tokens, in two dimensions.
+bool holds_square(const pjrt::TopologyResult& compiled) {
+  return std::regex_search(compiled.buffer_assignment, std::regex("\\[[0-9,]*2048,([0-9]+,)*2048[,\\]]"));
+}
+
+bool has_libtpu() {
+  try {
+    pjrt::find_plugin("tpu");
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+TEST(TpuAttention, IsInBlocksOrKernels) {
+  if (!has_libtpu()) GTEST_SKIP() << "NOT TESTED: libtpu is not installed";
+  const Program chunked = compile(AttentionKind::Chunked);
+  EXPECT_FALSE(holds_square(chunked.compiled));
+  EXPECT_EQ(count(chunked.text, "tpu_custom_call"), 0);
+  EXPECT_EQ(chunked.compiled.diagnostics.find("rematerialization"), std::string::npos) << chunked.compiled.diagnostics;
+
+  std::string why;
+  if (!device::flash_kernels(kShape, why)) GTEST_SKIP() << "NOT TESTED: kernels (" << why << ")";
+  for (const AttentionKind kind : {AttentionKind::Flash, AttentionKind::Auto}) {
+    const Program flash = compile(kind);
+    // One kernel in the forward loop, two in the backward loop, which with this policy does not make the output again; each is given
+    // one device's part.
+    EXPECT_EQ(count(flash.text, "tpu_custom_call"), 3);
+    EXPECT_EQ(count(flash.compiled.optimized_hlo, "tpu_custom_call"), 3);
+    EXPECT_THAT(flash.text, testing::HasSubstr("tensor<2x2x2048x128xbf16>, tensor<2x1x2048x128xbf16>, tensor<2x1x2048x128xbf16>, tensor<2x2048x128xi32>"));
+    EXPECT_FALSE(holds_square(flash.compiled));
+    EXPECT_EQ(flash.compiled.diagnostics.find("rematerialization"), std::string::npos) << flash.compiled.diagnostics;
+    ASSERT_TRUE(flash.compiled.memory && chunked.compiled.memory);
+    EXPECT_LT(flash.compiled.memory->total, chunked.compiled.memory->total);
+  }
+}
+
+}  // namespace
+}  // namespace flambeau::nn
