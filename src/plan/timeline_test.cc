@@ -51,6 +51,9 @@ TEST(Collectives, TakeTheTimeOfWhatTheySend) {
   Collective ring = gather(0, 0, 0, -1, "collective-permute");
   ring.source_target_pairs = {{0, 4}, {4, 0}};
   ring.group_size = 2;
+  Collective carried = gather(0, 0, 0, -1, "all-reduce");
+  carried.group_size = 2;
+  carried.between_slices = true;
   Collective odd = shard;
   odd.groups.ids = {0, 1, 2, 4, 3, 5, 6, 7};
   const struct {
@@ -66,6 +69,7 @@ TEST(Collectives, TakeTheTimeOfWhatTheySend) {
       {"within a slice, then a quarter of it across", gather(0, 0, 0), slices, 40 * 3 / 4.0 / 5 + 40 / 4.0 * 1 / 2},
       {"a ring sends all once", ring, kRates, 40 / 5.0},
       {"a ring across slices", ring, slices, 40 / 1.0},
+      {"what TPU's runtime carries", carried, kRates, 2 * 40 * 1 / 2.0},
   };
   for (const auto& c : kCases) EXPECT_THAT(collective_seconds(c.collective, kMesh, c.rates), DoubleEq(c.want)) << c.what;
 }

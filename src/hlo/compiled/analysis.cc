@@ -86,6 +86,8 @@ class Walker {
       } else if (i.opcode == "call" || i.opcode == "conditional") {
         for (size_t which = 0; which < i.called.size(); ++which)
           run_sequence({callee(module_, i, which), &scope, &i}, loop, depth + 1);
+      } else if (i.opcode == "send-done") {
+        // Sent is not received yet.
       } else if (i.opcode.ends_with("-done")) {
         end_collectives(scope, i, started);
       } else {
@@ -104,13 +106,15 @@ class Walker {
     operation.bytes_written = bytes.written;
     if (begun.empty() && operation.flops == 0 && bytes.read + bytes.written == 0) return;
     analysis_.operations.push_back(std::move(operation));
-    if (i.opcode.ends_with("-start")) started.emplace(index, std::move(begun));
+    if (i.opcode == "send") started.emplace(receiver_of(scope.computation, i), std::move(begun));
+    else if (i.opcode.ends_with("-start")) started.emplace(index, std::move(begun));
   }
 
   // What an instruction, or the fusion that it is, multiplies and sends.
   void look_into(const Scope& scope, const Instruction& i, int loop, int depth, Operation& operation,
                  std::vector<size_t>& begun) {
-    if (!collective_kind(i.opcode).empty()) take_collective(scope, i, loop, begun);
+    const bool is_transfer = i.opcode == "send" && !i.transfer.kind.empty();
+    if (is_transfer || !collective_kind(i.opcode).empty()) take_collective(scope, i, loop, begun);
     if (const double flops = contraction_flops(scope, i); flops > 0) {
       analysis_.contractions.push_back({i.name, op_name_of(scope, i), flops, loop});
       operation.flops += flops;
@@ -134,7 +138,7 @@ class Walker {
     }
     if (i.channel != 0) seen_.emplace(std::pair(i.channel, loop), analysis_.collectives.size());
     if (begins_and_goes_on(scope.computation, i)) going_on_.insert(analysis_.collectives.size());
-    Collective c = collective_at(scope, i, device_count_);
+    Collective c = i.opcode == "send" ? transfer_at(scope, i, device_count_) : collective_at(scope, i, device_count_);
     c.loop = loop;
     c.op_name = op_name_of(scope, i);
     c.operation = c.begin = c.end = here;

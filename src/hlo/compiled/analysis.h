@@ -46,6 +46,7 @@ struct Collective {
   int64_t channel = 0;
   ReplicaGroups groups;
   SourceTargetPairs source_target_pairs;
+  bool between_slices = false;  // a transfer of TPU's runtime: each device with those in its place of the other slices
   int loop = -1;  // the innermost around it, an index into Analysis::loops; -1: none
   // It begins before the operation `begin` of Analysis::operations and has ended before `end`: what lies between runs while
   // it is under way. Equal: nothing does.

@@ -201,6 +201,45 @@ TEST(Analysis, CountsAnAsynchronousCollectiveOnce) {
 }
 
 // Begun in the entry, going on in a loop of six turns, waited for behind it; one that lies in the loop alone runs six times.
+// As TPU's compiler has it: what is summed is sent to the runtime and received again, under one name.
+TEST(Analysis, ReadsTransfersBetweenSlices) {
+  const std::string f32 = shape(kF32, {4}), large = shape(kF32, {8}), token = ProtoWriter().integer(2, 17).str();
+  const auto about = [](const std::string& kind, const std::string& target, const std::string& rendezvous) {
+    ProtoWriter all;
+    for (const auto& [key, value] : {std::pair<std::string, std::string>{"_xla_host_transfer_rendezvous", rendezvous},
+                                     {"_xla_megascale_target", target},
+                                     {"_xla_megascale_transfer_type", kind}})
+      all.bytes(1, ProtoWriter().bytes(1, key).bytes(2, value).str());
+    return ProtoWriter().bytes(68, all.str()).str();
+  };
+  const std::string sum = about("ALL_REDUCE", "{1,2}x{0:3}", "a"), gather = about("ALL_GATHER", "{1:2}x{0,1}", "b"),
+                    odd = about("ALL_REDUCE", "everywhere", "c");
+  const std::string m = module(
+      {computation(1,
+                   {parameter(1, f32), instruction(2, "after-all", token), instruction(3, "send", tuple({f32, shape(kS32), token}), {1, 2}, sum),
+                    instruction(4, "recv", tuple({f32, shape(kS32), token}), {2}, sum), instruction(5, "send-done", token, {3}),
+                    instruction(6, "negate", f32, {1}), instruction(7, "recv-done", tuple({f32, token}), {4}),
+                    instruction(8, "send", tuple({f32, shape(kS32), token}), {1, 2}, gather),
+                    instruction(9, "recv", tuple({large, shape(kS32), token}), {2}, gather),
+                    instruction(10, "send", tuple({f32, shape(kS32), token}), {1, 2}, odd),
+                    instruction(11, "send", tuple({f32, shape(kS32), token}), {1, 2})},
+                   7)},
+      1);
+  const Analysis analysis = analyze(parse_module(m), 8);
+  ASSERT_EQ(analysis.collectives.size(), 3u);  // the last send is no transfer between slices
+  const Collective &a = analysis.collectives[0], &b = analysis.collectives[1], &c = analysis.collectives[2];
+  EXPECT_EQ(a.kind, "all-reduce");
+  EXPECT_TRUE(a.between_slices);
+  EXPECT_EQ(a.type, "f32");
+  EXPECT_EQ(std::pair(a.operand_bytes, a.result_bytes), std::pair(int64_t{16}, int64_t{16}));
+  EXPECT_EQ(a.groups.devices(), (std::vector<int64_t>{0, 4, 1, 5, 2, 6, 3, 7}));
+  EXPECT_EQ(a.end - a.begin, 1u);  // the negation runs meanwhile
+  EXPECT_EQ(b.kind, "all-gather");
+  EXPECT_EQ(std::pair(b.operand_bytes, b.result_bytes), std::pair(int64_t{16}, int64_t{32}));
+  EXPECT_EQ(b.groups.devices(), (std::vector<int64_t>{0, 2, 1, 3}));
+  EXPECT_EQ(c.group_size, 8);
+}
+
 TEST(Analysis, CountsACollectiveThatSpansALoopOnce) {
   const std::string f32 = shape(kF32, {4}), state = tuple({shape(kS32)}), channel = integer_field(26, 5), other = integer_field(26, 6);
   const auto begins = [](const char* target) { return ProtoWriter().bytes(28, target).str(); };

@@ -2,6 +2,7 @@
 #include "hlo/compiled/collectives.h"
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -41,6 +42,50 @@ int64_t longest_ring(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
     if (!seen.contains(source)) walk(source);
   }
   return longest;
+}
+
+// "1,2" and "0:3" are both lists: of single numbers and of ranges, the last one included. Empty where it is none, or a long one.
+std::vector<int64_t> numbers_of(std::string_view list) {
+  constexpr size_t kMost = 1 << 20;
+  std::vector<int64_t> numbers;
+  while (!list.empty()) {
+    const std::string_view part = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(part.size() + 1, list.size()));
+    const char* const end = part.data() + part.size();
+    int64_t first = 0;
+    auto [at, error] = std::from_chars(part.data(), end, first);
+    int64_t last = first;
+    if (error == std::errc() && at < end && *at == ':') {
+      const auto second = std::from_chars(at + 1, end, last);
+      at = second.ptr;
+      error = second.ec;
+    }
+    if (error != std::errc() || at != end || first < 0 || last < first || static_cast<size_t>(last - first) >= kMost) return {};
+    for (int64_t n = first; n <= last; ++n) numbers.push_back(n);
+    if (numbers.size() > kMost) return {};
+  }
+  return numbers;
+}
+
+// Of "{1,2}x{0:3}": devices in the same place of their slices are a group. Nothing where it says something else.
+ReplicaGroups groups_between_slices(std::string_view target) {
+  const size_t middle = target.find("}x{");
+  if (middle == std::string_view::npos || !target.starts_with('{') || !target.ends_with('}')) return {};
+  const std::vector<int64_t> slices = numbers_of(target.substr(1, middle - 1));
+  const std::vector<int64_t> places = numbers_of(target.substr(middle + 3, target.size() - middle - 4));
+  ReplicaGroups groups{.count = static_cast<int64_t>(places.size()), .size = static_cast<int64_t>(slices.size()), .dims = {}, .order = {}, .ids = {}};
+  if (groups.count == 0 || groups.size == 0 || places.size() * slices.size() > (1 << 20)) return {};
+  for (const int64_t place : places)
+    for (const int64_t slice : slices) groups.ids.push_back((slice - 1) * groups.count + place);
+  return groups;
+}
+
+// "ALL_REDUCE" is an all-reduce.
+std::string kind_of_transfer(std::string_view name) {
+  if (name == "ONE_TO_ONE") return "collective-permute";
+  std::string kind(name);
+  for (char& c : kind) c = c == '_' ? '-' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return kind;
 }
 
 }  // namespace
@@ -84,6 +129,35 @@ Collective collective_at(const Scope& scope, const Instruction& i, int64_t devic
   c.result_bytes = c.operand_bytes;
   if (kind == "all-gather") c.result_bytes = checked_product(c.operand_bytes, std::max<int64_t>(c.group_size, 1));
   if (kind == "reduce-scatter") c.result_bytes = c.operand_bytes / std::max<int64_t>(c.group_size, 1);
+  return c;
+}
+
+int receiver_of(const Computation& computation, const Instruction& send) {
+  const auto found = std::ranges::find_if(computation.instructions, [&](const Instruction& i) {
+    return i.opcode == "recv" && !i.transfer.kind.empty() && i.transfer.rendezvous == send.transfer.rendezvous;
+  });
+  return found == computation.instructions.end() ? -1 : static_cast<int>(found - computation.instructions.begin());
+}
+
+Collective transfer_at(const Scope& scope, const Instruction& send, int64_t device_count) {
+  Collective c{.kind = kind_of_transfer(send.transfer.kind),
+               .type = {},
+               .channel = send.channel,
+               .groups = groups_between_slices(send.transfer.target),
+               .source_target_pairs = {},
+               .between_slices = true,
+               .name = send.name,
+               .op_name = {}};
+  c.group_size = c.groups.size > 0 ? c.groups.size : device_count;
+  if (!send.operands.empty()) {
+    const Shape& shape = scope.at(send.operands[0]).shape;
+    c.operand_bytes = c.result_bytes = shape.bytes();
+    c.type = shape.type;
+  }
+  const int receiver = receiver_of(scope.computation, send);
+  if (receiver < 0) return c;
+  const Shape& received = scope.at(receiver).shape;
+  c.result_bytes = received.is_tuple() && !received.parts.empty() ? received.parts[0].bytes() : received.bytes();
   return c;
 }
 

@@ -55,6 +55,13 @@ struct ConvolutionDims {
   std::vector<WindowDim> window;
 };
 
+// What a pair of "send" and "recv" does between slices, which TPU's runtime carries over the data-centre network.
+struct SliceTransfer {
+  std::string kind;        // "ALL_REDUCE"; empty: the instruction is no such transfer
+  std::string target;      // "{1,2}x{0:3}": slices, counted from 1, and devices of each
+  std::string rendezvous;  // the same of both
+};
+
 struct Instruction {
   std::string name, opcode;
   Shape shape;
@@ -69,6 +76,7 @@ struct Instruction {
   std::optional<ConvolutionDims> convolution;
   ReplicaGroups groups;
   SourceTargetPairs source_target_pairs;  // of a collective-permute
+  SliceTransfer transfer;                 // of a send or recv
 };
 
 struct Computation {

@@ -33,6 +33,19 @@ std::pair<int64_t, int64_t> parse_pair(std::string_view message) {
   return pair;
 }
 
+// FrontendAttributes {1 entry {1 key, 2 value}}
+SliceTransfer parse_transfer(std::string_view message) {
+  SliceTransfer transfer;
+  for_each_field(message, "FrontendAttributes", [&](const ProtoReader& entry) {
+    if (entry.field() != 1) return;
+    const std::string_view key = proto_field(entry.bytes(), 1), value = proto_field(entry.bytes(), 2);
+    if (key == "_xla_megascale_transfer_type") transfer.kind = value;
+    if (key == "_xla_megascale_target") transfer.target = value;
+    if (key == "_xla_host_transfer_rendezvous") transfer.rendezvous = value;
+  });
+  return transfer;
+}
+
 RawInstruction parse_instruction(std::string_view message) {
   RawInstruction raw;
   Instruction& i = raw.instruction;
@@ -64,6 +77,7 @@ RawInstruction parse_instruction(std::string_view message) {
       case 52: i.source_target_pairs.push_back(parse_pair(field.bytes())); break;
       case 58: convolution.batch_groups = std::max<int64_t>(integer, 1); break;
       case 63: i.comparison = field.bytes(); break;
+      case 68: i.transfer = parse_transfer(field.bytes()); break;
       case 87: i.groups = parse_collective_device_list(field.bytes()); break;
       case 92: i.groups = parse_iota_replica_groups(field.bytes()); break;
       case 93: i.groups = parse_mesh_axes_replica_groups(field.bytes()); break;

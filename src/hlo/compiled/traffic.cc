@@ -23,7 +23,8 @@ bool renames(std::string_view opcode) { return is_one_of(opcode, {"bitcast", "ge
 bool moves_nothing(const Instruction& i) {
   // The ends of asynchronous operations count at their starts, a loop's turns where they run.
   if (i.opcode.ends_with("-done") || i.opcode.ends_with("-update") || renames(i.opcode)) return true;
-  if (is_one_of(i.opcode, {"parameter", "constant", "after-all", "partition-id", "replica-id", "optimization-barrier",
+  // A transfer between slices counts as what is sent.
+  if (is_one_of(i.opcode, {"recv", "parameter", "constant", "after-all", "partition-id", "replica-id", "optimization-barrier",
                            "add-dependency", "while", "conditional", "call"}))
     return true;
   return i.opcode == "custom-call" &&
