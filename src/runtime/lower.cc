@@ -146,7 +146,7 @@ class TraceScope : public Scope {
     return blocks == 0 ? offset : b.add(offset, b.constant(DType::U64, static_cast<int64_t>(blocks)));
   }
 
-  // Row `index` (rank-0 S64) of a stacked value.
+  // Row `index` (rank-0 S32) of a stacked value.
   static Value row_of(Builder& b, Value stacked, Value index) {
     hlo::Dims sizes = stacked.dims();
     sizes[0] = 1;
@@ -159,7 +159,7 @@ class TraceScope : public Scope {
     return b.dynamic_update_slice(stacked, b.reshape(row, dims), row_starts(b, index, stacked.rank()));
   }
   static std::vector<Value> row_starts(Builder& b, Value index, int64_t rank) {
-    std::vector<Value> starts(static_cast<size_t>(rank), b.constant(DType::S64, 0));
+    std::vector<Value> starts(static_cast<size_t>(rank), b.constant(DType::S32, 0));
     starts[0] = index;
     return starts;
   }
@@ -183,12 +183,14 @@ class TraceScope : public Scope {
       init.push_back(kZeros.lower(b, std::vector<ops::Argument>{type.dims, type.dtype}, nullptr)[0]);
     }
     return b.for_loop(loop.trip_count, init, [&](Builder& inner, std::span<const Value> parameters) {
-      Value index = inner.convert(parameters[0], DType::S64);
-      if (loop.reverse) index = inner.subtract(inner.constant(DType::S64, loop.trip_count - 1), index);
+      // Rows are found by the loop's own counter, unconverted: compilers then see that every row is written and leave out the zeros.
+      Value row_index = parameters[0];
+      if (loop.reverse) row_index = inner.subtract(inner.constant(DType::S32, loop.trip_count - 1), row_index);
+      const Value index = inner.convert(row_index, DType::S64);
       std::vector<Value> given{index};
       given.insert(given.end(), parameters.begin() + 1, parameters.begin() + 1 + static_cast<std::ptrdiff_t>(carried));
       for (size_t k = 0; k < stacked.size(); ++k) {
-        Value row = row_of(inner, stacked[k], index);
+        Value row = row_of(inner, stacked[k], row_index);
         given.push_back(k < loop.stacked_on_host ? inner.in_memory(row, "device") : row);
       }
 
@@ -206,7 +208,7 @@ class TraceScope : public Scope {
       for (size_t k = 0; k < loop.rows.size(); ++k) {
         Value row = body.value(loop.rows[k]);
         if (k < loop.rows_on_host) row = inner.in_memory(row, "pinned_host");
-        results.push_back(with_row(inner, parameters[1 + carried + k], row, index));
+        results.push_back(with_row(inner, parameters[1 + carried + k], row, row_index));
       }
       return results;
     });
