@@ -25,8 +25,9 @@ using hlo::DotDims;
 // In place of -inf, so that a row whose keys are all masked so far has a finite maximum: what it gathers meanwhile is multiplied
 // by exp(kNever - maximum) = 0 when its first key comes, at the latest its own.
 constexpr double kNever = -1e30;
-// Chosen blocks: long enough that a product keeps a matrix unit busy, while the scores of a pair fit into a few tens of MiB.
-constexpr int64_t kLongestBlock = 512, kShortestBlock = 128, kScoreBytes = int64_t{64} << 20;
+// Chosen blocks: each turn of the loop reads and writes a block of queries, of keys and of sums for its scores, so longer blocks move
+// less memory, while the scores of a pair stay small beside a layer's activations.
+constexpr int64_t kLongestBlock = 512, kShortestBlock = 128, kScoreBytes = int64_t{256} << 20;
 
 // Legend: B batch, K key heads, G query heads a key head, S sequence, E width, q and k lengths of a block of queries and of keys.
 class BlockAttention {
