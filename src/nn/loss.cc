@@ -15,6 +15,7 @@
 #include "spmd/manual.h"
 #include "spmd/plan.h"
 #include "spmd/sharding.h"
+#include "spmd/together.h"
 
 namespace flambeau::nn {
 namespace {
@@ -183,7 +184,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     problem.weight_VD = used_weight(ctx, value_VD, head.axes, x_BSD.scalar_type());
     problem.gradients = true;
     const Tensors results = sums_of(x_BSD, labels_BS, problem, head);
-    ctx->save_for_backward({results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type()))});
+    // The head's gradient is summed over the devices before the layers' backward pass begins, or it lies there whole all the while.
+    const auto [dx, dw] = spmd::together(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
+    ctx->save_for_backward({dx, dw});
     ctx->mark_non_differentiable({results[1]});
     return {results[0], results[1]};
   }

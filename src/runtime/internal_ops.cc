@@ -1,6 +1,7 @@
 #include "runtime/internal_ops.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/ranges.h>
 
@@ -26,6 +27,8 @@ Value literal(Builder& b, const Dims& dims, DType dtype, const std::string& byte
 }
 
 Value identity(Builder& b, Value x, DType dtype) { return b.convert(x, dtype); }
+
+std::vector<Value> together(Builder& b, Value x, Value y) { return b.optimization_barrier(std::array{x, y}); }
 
 Value write(Builder& b, Value base, Value contents, const Dims& sizes, const Dims& strides, int64_t offset, DType dtype) {
   View view{sizes, strides, offset};
@@ -146,5 +149,6 @@ const ops::Row kAllReduce = ops::row("flambeau::all_reduce", ops::lower<&all_red
 const ops::Row kAllGather = ops::row("flambeau::all_gather", ops::lower<&all_gather>());
 const ops::Row kAllToAll = ops::row("flambeau::all_to_all", ops::lower<&all_to_all>());
 const ops::Row kReduceScatter = ops::row("flambeau::reduce_scatter", ops::lower<&reduce_scatter>());
+const ops::Row kTogether = ops::row("flambeau::together", ops::lower<&together>());
 
 }  // namespace flambeau::runtime

@@ -68,6 +68,10 @@ def test_step(model, mesh, tmp_path):
     expected = collections.Counter(tuple(shape) for shape in sizes.parameters(mesh.shard, mesh.tensor) for _ in range(3))
     assert stored == expected
 
+    # The head's gradient, float32 and whole on every device, is summed and scattered before the backward pass of the layers begins.
+    barriers = [line for line in step.programs["train_step"].splitlines() if '"stablehlo.optimization_barrier"' in line]
+    assert len(barriers) == 1 and f"tensor<{sizes.vocab}x{sizes.dim}xf32>" in barriers[0]
+
     loops = [i for i, loop in enumerate(program["loops"]) if loop["trips"] == sizes.layers and loop["parent"] == -1]
     assert len(loops) == 2, "one loop over the layers forward, one backward"
     found = collections.defaultdict(list)  # (0 forward, 1 backward, None elsewhere; kind; group size) -> collectives
