@@ -164,13 +164,14 @@ TEST(TopologyJob, ReadsWhatXlaWrote) {
              "BufferAssignment:\nallocation 0: size 1024, page 0, thread-local:\n value: <1 a @0> (size=7,offset=0): pred[]\n"
              "allocation 1: size 1118720, page 0, parameter 0, shape |f32[6]| at ShapeIndex {}:\n"
              "allocation 2: size 512, color 1, page 0, preallocated-temp:\nallocation 3: size 4096, color 4, page 0:\n"
+             "allocation 5: size 65536, color 5, page 0, preallocated-temp:\n"
              "allocation 4: size 80, page 0, preallocated-temp:\n");
   folder.add("module_0001.m.after_optimizations-live-range.txt", "HloLiveRange");
   folder.add("module_0001.m.after_optimizations.hlo.pb", ProtoWriter().bytes(1, "the module").str());
   read_dump(folder.path, result);
   ASSERT_TRUE(result.memory);
   EXPECT_EQ(result.memory->total, 1118800);
-  EXPECT_EQ(result.memory->host, 4096);
+  EXPECT_EQ(result.memory->host, 4096 + 65536);
   EXPECT_EQ(result.live_ranges, "HloLiveRange");
   EXPECT_EQ(result.optimized_hlo, "the module");
 }

@@ -152,7 +152,7 @@ void read_dump(const std::filesystem::path& folder, TopologyResult& result) {
 }
 
 // A line for each allocation: "allocation 7: size 1024, color 1, page 0, preallocated-temp:". Color 0, which is not said, is
-// the device's large memory, 4 the host's; the others are on the chip. Memory of a thread comes and goes in a fusion.
+// the device's large memory, 4 and 5 (what is offloaded) the host's; the others are on the chip. Memory of a thread comes and goes in a fusion.
 std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment) {
   constexpr std::string_view kAllocation = "allocation ", kSize = ": size ", kColor = ", color ";
   if (buffer_assignment.find("BufferAssignment") == std::string_view::npos) return std::nullopt;
@@ -168,7 +168,7 @@ std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment) {
     std::from_chars(line.data() + size_at + kSize.size(), line.data() + line.size(), size);
     if (color_at != std::string_view::npos)
       std::from_chars(line.data() + color_at + kColor.size(), line.data() + line.size(), color);
-    int64_t* const total = color == 0 ? &usage.total : color == 4 ? &usage.host : nullptr;
+    int64_t* const total = color == 0 ? &usage.total : color == 4 || color == 5 ? &usage.host : nullptr;
     if (total != nullptr && (size < 0 || __builtin_add_overflow(*total, size, total))) return std::nullopt;
   }
   return usage;

@@ -17,6 +17,9 @@
 namespace flambeau::plan {
 namespace {
 
+// Of host memory: less is what every program has, not activations that are kept there.
+constexpr int64_t kNotableHostBytes = int64_t{16} << 20;
+
 runtime::Target target_of(const Pod& pod) {
   return {.platform = "tpu",
           .generation = std::string(pod.chip().device_kind),
@@ -75,6 +78,9 @@ void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyR
   report.work = work_of(analysis);
   report.estimate = estimate(analysis, timeline, rates);
   report.exact = analysis.exact();
+  if (report.memory.host > kNotableHostBytes)
+    report.warnings.push_back("moving activations to the host's memory and back is not in the estimated time: the step is longer where that "
+                              "does not hide behind products");
   for (std::string& remark : remarks(compiled.diagnostics)) report.warnings.push_back(std::move(remark));
 }
 

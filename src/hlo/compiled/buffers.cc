@@ -148,7 +148,7 @@ int64_t Buffers::hbm_bytes() const {
 }
 
 int64_t Buffers::host_bytes() const {
-  return sum(allocations, [](const Allocation& a) { return a.color == 4 && a.use != Allocation::Use::ThreadLocal; });
+  return sum(allocations, [](const Allocation& a) { return a.on_host(); });
 }
 
 int64_t bytes_of_shape(std::string_view text) {

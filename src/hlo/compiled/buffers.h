@@ -26,10 +26,11 @@ struct Allocation {
 
   Use use = Use::Other;
   int64_t size = 0;
-  int64_t color = 0;       // the memory: 0 is HBM, 4 the host's, others are on the chip
+  int64_t color = 0;       // the memory: 0 is HBM, 4 and 5 (what is offloaded) the host's, others are on the chip
   int64_t parameter = -1;  // its number
   std::vector<BufferValue> values;
 
+  bool on_host() const { return (color == 4 || color == 5) && use != Use::ThreadLocal; }
   bool in_hbm() const { return color == 0 && use != Use::ThreadLocal; }  // a fusion's own memory comes and goes
 };
 

@@ -52,6 +52,9 @@ TEST(Buffers, AreRead) {
   EXPECT_EQ(b.allocations[4].color, 4);
   EXPECT_EQ(b.hbm_bytes(), 1572864 + 512 + 512 + 8192);
   EXPECT_EQ(b.host_bytes(), 2048);
+  Allocation offloaded;
+  offloaded.color = 5;
+  EXPECT_TRUE(offloaded.on_host());
   EXPECT_EQ(b.schedule_length, 9);
   const BufferValue &parameter = b.allocations[1].values.at(0), &state = b.allocations[5].values.at(0),
                     &copy = b.allocations[5].values.at(1);
