@@ -7,8 +7,8 @@
 namespace flambeau::plan {
 namespace {
 
-// One for the process: an engine keeps its target.
-const runtime::Target kTarget{.platform = "tpu", .generation = "TPU v5", .device_count = 8, .api_version = {0, 117}, .host_memory = true};
+// The one of all tests of this program: an engine keeps its target.
+const runtime::Target kTarget{.platform = "tpu", .generation = "TPU v5 lite", .device_count = 8, .api_version = {0, 117}, .host_memory = true};
 
 TEST(StepProgram, IsCompiledWithTheOptionsOfTheConfiguration) {
   train::Config config;
