@@ -9,9 +9,10 @@ torch. Exit code 3 and one line on standard error where JAX is absent or has no 
 for a TPU, and keeps what it says in a cache (src/device/flash_kernels.h).
 
 What is written: for each of `forward`, `dq` and `dkv` a custom call: its configuration (the kernel), its operands, its results. An operand
-is an input by name, or a constant (0, 1, 2, ... where no values are said), whose dimension i becomes dimension dims[i] of `shape`. Inputs: query [B, H, S, E] (scaled already), key and
-value [B, K, S, E], documents [B, S], gradient and output like query, logsumexp and delta [B, H, S], delta the sum over E of gradient x
-output. Results have names where they matter: output, logsumexp (with a last dimension of copies), dq, dk, dv.
+is an input by name, or a constant (0, 1, 2, ... where no values are said), whose dimension i becomes dimension dims[i] of `shape`. Inputs:
+query [B, H, S, E] (scaled already), key and value [B, K, S, E], documents [B, S], gradient and output like query, logsumexp and delta
+[B, H, S], delta the sum over E of gradient x output. Results have names where they matter: output, logsumexp (with a last dimension
+of copies), dq, dk, dv. Kernels of one row have no dimension B: dims then begin with dimension 1 of an input, and results are without it.
 """
 
 import argparse
@@ -77,8 +78,13 @@ class Module:
         return list(function.regions[0].blocks[0].operations)[-1]
 
     def origin(self, value):
-        """What `value` is a broadcast of: (kind, what, dims), dims[i] the dimension of `value` that dimension i has become. Kinds: input (its
-        number), constant (its attribute), call (a custom call and the number of its result), other (an operation)."""
+        """What `value` is a broadcast of: (kind, what, dims), dims[i] the dimension of `value` that dimension i has become, without
+        dimensions that were dropped: a first one of one row, a last one of copies. Kinds: input (its number), constant (its attribute), call (a custom call and the number of its
+        result), other (an operation)."""
+        kind, what, dims = self.source(value)
+        return kind, what, [d for d in dims if d is not None]
+
+    def source(self, value):
         dims = list(range(len(self.shape(value))))
         while True:
             if isinstance(value, self.ir.BlockArgument):
@@ -95,8 +101,13 @@ class Module:
             elif name == "stablehlo.broadcast_in_dim":
                 step = [int(d) for d in op.attributes["broadcast_dimensions"]]
                 value, dims = op.operands[0], [dims[d] for d in step]
+            elif name == "stablehlo.reshape" and self.shape(op.operands[0]) == [1, *self.shape(value)]:
+                value, dims = op.operands[0], [None, *dims]
+            elif name == "stablehlo.reshape" and [1, *self.shape(op.operands[0])] == self.shape(value):
+                value, dims = op.operands[0], dims[1:]
             elif name in ("stablehlo.reshape", "stablehlo.slice") and self.drops_copies(op, value):
                 value = op.operands[0]  # one of the copies in the last dimension stands for all
+                dims = dims + [None] * (len(self.shape(value)) - len(dims))
             elif name == "stablehlo.constant":
                 return "constant", op.attributes["value"], dims
             elif name == "stablehlo.custom_call":
@@ -144,7 +155,7 @@ def describe(module: Module) -> dict:
             return {"constant": {"shape": list(array.shape), "values": [int(x) for x in array.flatten()]}, **result}
         if kind == "call" and what[0] == forward:
             name = names.setdefault(what, "logsumexp")
-            result["dims"] = dims[:3] if name == "logsumexp" else dims
+            result["dims"] = dims[:len(module.shape(forward.results[what[1]])) - 1] if name == "logsumexp" else dims
             return {"input": name, **result}
         if kind == "other" and what.name == "stablehlo.dot_general":
             return {"input": "delta", **result}

@@ -50,6 +50,12 @@ Value constant(Builder& b, const json& text, DType dtype) {
   return b.literal(type, bytes.data());
 }
 
+// [1, ...] as [...]: kernels of one row have no dimension for it.
+Value without_rows(Builder& b, Value x) {
+  const Dims& dims = x.type().dims;
+  return b.reshape(x, {dims.begin() + 1, dims.end()});
+}
+
 using Inputs = std::map<std::string, Value, std::less<>>;
 
 Value operand(Builder& b, const json& text, const Inputs& inputs) {
@@ -63,7 +69,9 @@ Value operand(Builder& b, const json& text, const Inputs& inputs) {
     source = found->second;
   }
   if (source.dtype() != type.dtype) refuse(fmt::format("an operand {} for {}", type.to_string(), source.type().to_string()));
-  return source.type() == type ? source : b.broadcast_in_dim(source, type.dims, text.at("dims").get<Dims>());
+  const auto dims = text.at("dims").get<Dims>();
+  if (std::ssize(dims) == source.rank() - 1 && source.dim(0) == 1) source = without_rows(b, source);
+  return source.type() == type ? source : b.broadcast_in_dim(source, type.dims, dims);
 }
 
 // The results that have names.
@@ -84,8 +92,14 @@ std::map<std::string, Value, std::less<>> call(Builder& b, const std::string& ke
   refuse(fmt::format("a text that is none ({})", e.what()));
 }
 
-Value result(const std::map<std::string, Value, std::less<>>& results, std::string_view name, const hlo::Type& type) {
+Value result(Builder& b, const std::map<std::string, Value, std::less<>>& results, std::string_view name, const hlo::Type& type) {
   const auto found = results.find(name);
+  if (found != results.end() && type.dims.front() == 1 && found->second.rank() == type.rank() - 1) {
+    Dims dims = found->second.type().dims;
+    dims.insert(dims.begin(), 1);
+    const Value row = b.reshape(found->second, dims);
+    if (row.type() == type) return row;
+  }
   if (found == results.end() || found->second.type() != type) refuse(fmt::format("no result {} of type {}", name, type.to_string()));
   return found->second;
 }
@@ -102,8 +116,12 @@ std::array<Value, 2> flash_attention(Builder& b, Value query, Value key, Value v
   const hlo::Type rows{DType::F32, {query.dim(0), query.dim(1), query.dim(2)}};
   const auto lse = results.find("logsumexp");
   // A matrix unit's lanes are all written; one is read.
-  if (lse != results.end() && lse->second.rank() == 4) lse->second = b.reshape(b.slice_dim(lse->second, 3, 0, 1), rows.dims);
-  return {result(results, "output", query.type()), result(results, "logsumexp", rows)};
+  if (lse != results.end() && lse->second.rank() > 2) {
+    const int64_t last = lse->second.rank() - 1;
+    const bool has_copies = last == 3 || (query.dim(0) == 1 && lse->second.type().dims != rows.dims);
+    if (has_copies) lse->second = b.reshape(b.slice_dim(lse->second, last, 0, 1), rows.dims);
+  }
+  return {result(b, results, "output", query.type()), result(b, results, "logsumexp", rows)};
 }
 
 std::array<Value, 3> flash_attention_backward(Builder& b, Value gradient, Value query, Value key, Value value,
@@ -115,7 +133,7 @@ std::array<Value, 3> flash_attention_backward(Builder& b, Value gradient, Value 
   inputs["logsumexp"] = logsumexp;
   inputs["delta"] = sum(b, b.multiply(convert(b, gradient, DType::F32), convert(b, output, DType::F32)), {3});
   const auto dq = call(b, dq_kernel, inputs), dkv = call(b, dkv_kernel, inputs);
-  return {result(dq, "dq", query.type()), result(dkv, "dk", key.type()), result(dkv, "dv", value.type())};
+  return {result(b, dq, "dq", query.type()), result(b, dkv, "dk", key.type()), result(b, dkv, "dv", value.type())};
 }
 
 }  // namespace

@@ -130,8 +130,9 @@ Draft Planner::record(const train::Config& config) const {
   r.context = batching.context;
   r.accumulation = batching.accumulation;
   r.activation_checkpoint = config.model.scan ? config.activation_checkpoint.mode : "none, layers written out";
-  r.attention = config.model.attention == "dense" ? "dense" : "chunked";
-  if (const auto& m = config.model; r.attention == "chunked" && (m.attention_block_q > 0 || m.attention_block_kv > 0))
+  const bool has_kernels = step.text.find("tpu_custom_call") != std::string::npos;  // the step has no others
+  r.attention = config.model.attention == "dense" ? "dense" : has_kernels ? "flash" : "chunked";
+  if (const auto& m = config.model; r.attention != "dense" && (m.attention_block_q > 0 || m.attention_block_kv > 0))
     r.attention += fmt::format(", blocks of {} x {}", block_text(m.attention_block_q), block_text(m.attention_block_kv));
   r.model_flops = step.flops_per_token * static_cast<double>(r.tokens_per_step) / static_cast<double>(r.devices);
   r.peak_flops = pod_.chip().device_peak().bf16_flops;
