@@ -117,5 +117,15 @@ TEST(TpuAttention, IsInBlocksOrKernels) {
   }
 }
 
+// JAX leaves out the dimension of rows where there is one.
+TEST(TpuAttention, HasKernelsForOneRow) {
+  device::FlashShape one_row = kShape;
+  one_row.batch = 1;
+  std::string why;
+  if (device::flash_kernels(one_row, why)) return;
+  EXPECT_EQ(why.find("made no kernel"), std::string::npos) << why;
+  GTEST_SKIP() << "NOT TESTED: kernels (" << why << ")";
+}
+
 }  // namespace
 }  // namespace flambeau::nn
