@@ -35,8 +35,9 @@ AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
     raise<InvalidArgument>("[model.attention] expected a TPU for flash attention, got {}; set model.attention = \"chunked\", or auto",
                            platform.empty() ? "PyTorch on the CPU" : platform);
   }
-  if (platform.empty()) return {.kind = AttentionKind::Dense};
+  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true};
   if (options.kind == AttentionKind::Auto) {
+    options.chosen = true;
     options.kind = is_tpu                                                   ? AttentionKind::Flash
                    : is_cpu && tokens_BS.size(1) <= kLongestDenseOnCpu ? AttentionKind::Dense
                                                                             : AttentionKind::Chunked;
@@ -78,11 +79,13 @@ Tensors on_own_part(const Tensors& inputs, const std::vector<hlo::Sharding>& in,
   return spmd::can_be_manual() ? spmd::manual(inputs, in, out, body) : body(inputs);
 }
 
-void warn_once(const std::string& why) {
+// Where flash was asked for; where it was only the first choice, in the log for those who look.
+void say_once(const std::string& why, bool asked) {
   static std::mutex mutex;
   static auto* said = new std::set<std::string>;
   const std::lock_guard lock(mutex);
-  if (said->insert(why).second) log_warning("attention is chunked instead of flash: {}", why);
+  if (!said->insert(why).second) return;
+  log_line(asked ? LogLevel::Warning : LogLevel::Debug, fmt::format("attention is chunked instead of flash: {}", why));
 }
 
 // Of these parts of one device; null: chunked.
@@ -100,7 +103,7 @@ std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, con
                                           .documents = documents.defined(), .blocks = options.blocks}, why);
     if (kernels) return kernels;
   }
-  warn_once(why);
+  say_once(why, !options.chosen);
   return nullptr;
 }
 
@@ -154,15 +157,16 @@ struct InBlocks : torch::autograd::Function<InBlocks> {
                             const Problem& problem) {
     const Tensors results = nn::forward(q, k, v, problem.documents, problem.options);
     ctx->save_for_backward({q, k, v, results[0], results[1], problem.documents});
-    const auto& [kind, blocks] = problem.options;
-    ctx->saved_data["options"] = std::vector<int64_t>{static_cast<int64_t>(kind), blocks.q, blocks.kv};
+    const auto& [kind, blocks, chosen] = problem.options;
+    ctx->saved_data["options"] = std::vector<int64_t>{static_cast<int64_t>(kind), blocks.q, blocks.kv, chosen};
     return results[0];
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const std::vector<int64_t> options = ctx->saved_data["options"].toIntVector();
     Tensors results = nn::backward(gradients[0], ctx->get_saved_variables(),
-                                   {.kind = static_cast<AttentionKind>(options[0]), .blocks = {.q = options[1], .kv = options[2]}});
+                                   {.kind = static_cast<AttentionKind>(options[0]), .blocks = {.q = options[1], .kv = options[2]},
+                                    .chosen = options[3] != 0});
     results.resize(4);
     return results;
   }

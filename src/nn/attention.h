@@ -22,6 +22,7 @@ enum class AttentionKind { Auto, Dense, Chunked, Flash };
 struct AttentionOptions {
   AttentionKind kind = AttentionKind::Auto;
   device::AttentionBlocks blocks = {};
+  bool chosen = false;  // the kind, by Auto: then nobody is told where flash becomes chunked
 };
 
 // Made once a forward pass, for all layers.

