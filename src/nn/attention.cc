@@ -85,7 +85,8 @@ void say_once(const std::string& why, bool asked) {
   static auto* said = new std::set<std::string>;
   const std::lock_guard lock(mutex);
   if (!said->insert(why).second) return;
-  log_line(asked ? LogLevel::Warning : LogLevel::Debug, fmt::format("attention is chunked instead of flash: {}", why));
+  if (asked) log_warning("attention is chunked instead of flash: {}", why);
+  else log_debug("attention is chunked instead of flash: {}", why);
 }
 
 // Of these parts of one device; null: chunked.
