@@ -134,9 +134,10 @@ void check(const FlashKernels& kernels, const FlashShape& s) {
   const ops::Operand q = tensor(s.dtype, heads), k = tensor(s.dtype, kv_heads), v = tensor(s.dtype, kv_heads);
   const ops::Argument documents =
       s.documents ? ops::Argument(tensor(DType::S32, {s.batch, s.length})) : ops::Argument(std::monostate{});
-  const ops::Argument forward[] = {q, k, v, documents, kernels.forward};
+  const std::vector<ops::Argument> forward = {q, k, v, documents, kernels.forward};
   const auto out = ops::kFlashAttention.lower(b, forward, nullptr);
-  const ops::Argument backward[] = {tensor(s.dtype, heads), q, k, v, documents, ops::Operand{out[0]}, ops::Operand{out[1]}, kernels.dq, kernels.dkv};
+  const std::vector<ops::Argument> backward = {tensor(s.dtype, heads), q, k, v, documents, ops::Operand{out[0]},
+                                               ops::Operand{out[1]}, kernels.dq, kernels.dkv};
   ops::kFlashAttentionBackward.lower(b, backward, nullptr);
 }
 

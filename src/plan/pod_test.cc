@@ -188,7 +188,9 @@ TEST(LegalPods, ParseBackAndFollowTheRules) {
         chips *= d;
         host *= pod.host()[i];
         EXPECT_EQ(d % pod.host()[i], 0);                   // libtpu refuses hosts that do not divide the slice
-        if (pod.wrap()[i] == 1) EXPECT_EQ(d % 4, 0);
+        if (pod.wrap()[i] == 1) {
+          EXPECT_EQ(d % 4, 0);
+        }
       }
       EXPECT_EQ(pod.chips(), chips);
       EXPECT_EQ(pod.devices(), chips * (generation == Generation::V7x ? 2 : 1));
@@ -197,7 +199,9 @@ TEST(LegalPods, ParseBackAndFollowTheRules) {
       EXPECT_EQ(static_cast<int64_t>(pod.shape.size()), chip.dimensions);
       // The first of a size is the one that the size alone means.
       const std::string counted = fmt::format("{}-{}", chip.name, chips * chip.counted);
-      if (sizes.insert(chips).second) EXPECT_EQ(parse_pod(counted), pod) << counted;
+      if (sizes.insert(chips).second) {
+        EXPECT_EQ(parse_pod(counted), pod) << counted;
+      }
     }
     EXPECT_TRUE(std::ranges::is_sorted(pods, {}, &Pod::chips));
     EXPECT_EQ(pods.back().chips(), chip.largest_slice);

@@ -106,7 +106,9 @@ TEST(Plan, PlacesAndReadsBack) {
     at::Tensor x = placed(host, {"vocab", "", "embed"});
     EXPECT_TRUE(x.cpu().equal(host)) << name_of(degrees);
     EXPECT_EQ(part_shape(x), (std::vector<int64_t>{8 / degrees.tensor, 3, 16 / (degrees.shard * degrees.context)})) << name_of(degrees);
-    if (plan()) EXPECT_EQ(part_shape(zeros_like(x, at::kDouble)), part_shape(x)) << name_of(degrees);
+    if (plan()) {
+      EXPECT_EQ(part_shape(zeros_like(x, at::kDouble)), part_shape(x)) << name_of(degrees);
+    }
     // What is written in place stays laid out as it was, whatever is written.
     const std::vector<int64_t> before = part_shape(x);
     x.copy_(host * 2);
