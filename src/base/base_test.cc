@@ -1,4 +1,6 @@
+#include <chrono>
 #include <filesystem>
+#include <tuple>
 
 #include <unistd.h>
 
@@ -8,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/process.h"
 
 namespace flambeau {
 namespace {
@@ -46,6 +49,16 @@ TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {
   EXPECT_THROW(read_file(folder / "missing"), IoError);
   EXPECT_THROW(write_file_atomically(folder / "missing" / "a", ""), IoError);
   std::filesystem::remove_all(folder);
+}
+
+TEST(Process, IsRunToItsEnd) {
+  const auto shell = [](const char* script, int seconds = 60) { return run_process({"sh", "-c", script}, std::chrono::seconds(seconds)); };
+  const ProcessResult spoke = shell("echo out; echo err >&2; exit 3");
+  EXPECT_EQ(std::tuple(spoke.exit_code, spoke.timed_out, spoke.output, spoke.error), std::tuple(3, false, "out\n", "err\n"));
+  EXPECT_EQ(shell("kill -15 $$").exit_code, 128 + 15);
+  const ProcessResult slow = shell("echo begun; exec sleep 60", 1);
+  EXPECT_EQ(std::tuple(slow.exit_code, slow.timed_out, slow.output), std::tuple(128 + 9, true, "begun\n"));
+  EXPECT_THROW(run_process({"/no/such/program"}, std::chrono::seconds(1)), IoError);
 }
 
 }  // namespace

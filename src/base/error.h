@@ -44,6 +44,9 @@ class PluginError : public Error {
   using Error::Error;
 };
 
+// Of a message that goes on with stack traces or a compiler's log.
+inline std::string first_line(std::string_view message) { return std::string(message.substr(0, message.find('\n'))); }
+
 template <class E = Error, class... Args>
 [[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format(format, std::forward<Args>(args)...));

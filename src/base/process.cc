@@ -1,8 +1,10 @@
 #include "base/process.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include <fcntl.h>
@@ -37,43 +39,68 @@ class Scratch {
   int fd_;
 };
 
-pid_t spawn(const std::vector<std::string>& command, const Scratch& output, const Scratch& error) {
+}  // namespace
+
+// ---- a child ----------------------------------------------------------------------------------------------------------------
+
+Child::Child(const std::vector<std::string>& command, int standard_output, int standard_error, bool own_group) : name_(command.at(0)) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, output.fd(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, error.fd(), STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, standard_output, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, standard_error, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // of the child's own number
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int failed = posix_spawnp(&pid_, arguments[0], &actions, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) raise<IoError>("cannot start {}: {}", command[0], std::strerror(failed));
-  return child;
+  if (failed != 0) raise<IoError>("cannot start {}: {}", name_, std::strerror(failed));
 }
 
-}  // namespace
+Child::~Child() {
+  if (pid_ == 0) return;
+  end();
+  for (int status = 0; waitpid(pid_, &status, 0) < 0 && errno == EINTR;) {
+  }
+}
+
+std::optional<int> Child::ended() {
+  int status = 0;
+  const pid_t which = waitpid(pid_, &status, WNOHANG);
+  if (which == 0 || (which < 0 && errno == EINTR)) return std::nullopt;
+  if (which < 0) raise<IoError>("cannot wait for {}: {}", name_, std::strerror(errno));
+  pid_ = 0;
+  return status;
+}
+
+void Child::end() { kill(pid_, SIGKILL); }
+
+int64_t Child::memory() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
+  int64_t total = 0, resident = 0;
+  return file >> total >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+// ---- from its beginning to its end ----------------------------------------------------------------------------------------
 
 ProcessResult run_process(const std::vector<std::string>& command, std::chrono::seconds time_limit) {
-  FLAMBEAU_CHECK(!command.empty(), "a program is named");
   const Scratch output, error;
-  const pid_t child = spawn(command, output, error);
+  Child child(command, output.fd(), error.fd(), /*own_group=*/false);
   const auto deadline = std::chrono::steady_clock::now() + time_limit;
   ProcessResult result;
-  int status = 0;
-  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-    const pid_t ended = waitpid(child, &status, result.timed_out ? 0 : WNOHANG);
-    if (ended == child) break;
-    if (ended < 0 && errno != EINTR) raise<IoError>("cannot wait for {}: {}", command[0], std::strerror(errno));
+  std::optional<int> status;
+  for (auto pause = std::chrono::milliseconds(1); !(status = child.ended()); pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     if (!result.timed_out && std::chrono::steady_clock::now() >= deadline) {
-      kill(child, SIGKILL);
+      child.end();
       result.timed_out = true;
-    } else {
-      std::this_thread::sleep_for(pause);
     }
+    std::this_thread::sleep_for(pause);
   }
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.exit_code = WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
   result.output = output.content();
   result.error = error.content();
   return result;

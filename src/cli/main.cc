@@ -1,6 +1,7 @@
 // flambeau: trains transformers through PJRT plugins.
 #include <CLI/CLI.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "flambeau_version.h"
@@ -9,9 +10,6 @@
 namespace {
 
 constexpr int kBadInput = 2, kFailed = 1;
-
-// One line, without the stack traces that PyTorch appends.
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 int report(std::string_view message, int code) {
   flambeau::set_status_line("");
@@ -85,8 +83,8 @@ int main(int argc, char** argv) {
   } catch (const flambeau::train::NonFiniteError& e) {
     return report(e.what(), kFailed);
   } catch (const flambeau::Error& e) {
-    return report(first_line(e.what()), kBadInput);
+    return report(flambeau::first_line(e.what()), kBadInput);
   } catch (const std::exception& e) {
-    return report(first_line(e.what()), kFailed);
+    return report(flambeau::first_line(e.what()), kFailed);
   }
 }

@@ -4,16 +4,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <optional>
 #include <thread>
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/process.h"
 #include "pjrt/topology_job.h"
 
 namespace flambeau::pjrt {
@@ -55,27 +55,18 @@ fs::path compiler_program() {
   return beside;
 }
 
-// Starts `program folder` with its output in the folder's file `stderr`, in a process group of its own: a terminal's Ctrl-C is the
-// parent's to answer.
-pid_t spawn(const fs::path& program, const fs::path& folder) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  const std::string output = (folder / "stderr").string(), argument = folder.string();
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  std::string name = program.string();
-  char* arguments[] = {name.data(), const_cast<char*>(argument.c_str()), nullptr};
-  pid_t child = 0;
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  const int failed = posix_spawn(&child, name.c_str(), &actions, &attributes, arguments, environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) raise<InvalidArgument>("[topology_compiler] cannot start {}: {}", name, std::strerror(failed));
-  return child;
+// Starts `program folder` with its output in the file `output`, in a group of its own: a terminal's Ctrl-C is the parent's to answer.
+Child start(const fs::path& program, const fs::path& folder, const fs::path& output) {
+  const struct File {
+    int fd;
+    ~File() { close(fd); }
+  } file{open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+  if (file.fd < 0) raise<IoError>("cannot write {}: {}", output.string(), std::strerror(errno));
+  try {
+    return {{program.string(), folder.string()}, file.fd, file.fd, /*own_group=*/true};
+  } catch (const IoError& error) {
+    raise<InvalidArgument>("[topology_compiler] {}", error.what());
+  }
 }
 
 // The last lines of what a compiler wrote, for a message.
@@ -85,40 +76,6 @@ std::string_view last_lines(std::string_view text) {
   const size_t line = text.find('\n', text.size() - kMost);
   return text.substr(line == std::string_view::npos ? text.size() - kMost : line + 1);
 }
-
-// A child that is waited for or ended: none stays when this goes.
-class Child {
- public:
-  explicit Child(pid_t pid) : pid_(pid) {}
-  ~Child() {
-    if (pid_ == 0) return;
-    kill(pid_, SIGKILL);
-    for (int status = 0; waitpid(pid_, &status, 0) < 0 && errno == EINTR;) {
-    }
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  // The status of `waitpid`; none while it runs.
-  std::optional<int> ended() {
-    int status = 0;
-    const pid_t which = waitpid(pid_, &status, WNOHANG);
-    if (which == 0 || (which < 0 && errno == EINTR)) return std::nullopt;
-    if (which < 0) raise<IoError>("cannot wait for the compiler's process: {}", std::strerror(errno));
-    pid_ = 0;
-    return status;
-  }
-
-  // Bytes of memory that it occupies; 0 where that is not told.
-  int64_t memory() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
-    int64_t total = 0, resident = 0;
-    return file >> total >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
-  }
-
- private:
-  pid_t pid_;
-};
 
 // The status of `waitpid`. PluginError when the child took more time or memory than the job allows.
 int wait_for(Child& child, const TopologyJob& job, const fs::path& output) {
@@ -177,7 +134,7 @@ TopologyResult compile_apart(const TopologyJob& job) {
   const JobFolder folder;
   write_job(folder.path(), job);
   const fs::path output = folder.path() / "stderr";
-  Child child(spawn(program, folder.path()));
+  Child child = start(program, folder.path(), output);
   const int status = wait_for(child, job, output);
   const std::string diagnostics = read_file(output);
   if (!fs::exists(folder.path() / "result")) {
@@ -199,6 +156,17 @@ TopologyResult compile_apart(const TopologyJob& job) {
     if (diagnostics.empty()) throw;
     raise<PluginError>("{}\n{}", error.what(), last_lines(diagnostics));  // some say there what was wrong
   }
+}
+
+std::vector<std::string> remarks(std::string_view diagnostics) {
+  std::vector<std::string> lines;
+  for (size_t start = 0; start < diagnostics.size();) {
+    const size_t end = std::min(diagnostics.find('\n', start), diagnostics.size());
+    const std::string_view line = diagnostics.substr(start, end - start);
+    if (line.find("rematerialization") != std::string_view::npos) lines.emplace_back(line);
+    start = end + 1;
+  }
+  return lines;
 }
 
 void prepare_to_compile_for_tpu() {

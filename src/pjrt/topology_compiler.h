@@ -14,6 +14,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 #include <utility>
 
 #include "pjrt/pjrt.h"
@@ -76,6 +78,9 @@ class Cancelled : public Error {
 // InvalidArgument for impossible options and when the program `topology_compiler` is not beside the running one
 // (FLAMBEAU_TOPOLOGY_COMPILER may name it).
 TopologyResult compile_apart(const TopologyJob& job);
+
+// The lines of `diagnostics` that tell of costs which the compiler could not avoid.
+std::vector<std::string> remarks(std::string_view diagnostics);
 
 // What `topology_compiler FOLDER` does: the job in the folder. Gives the process's exit code.
 int run_topology_job(const std::filesystem::path& folder);

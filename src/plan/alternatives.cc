@@ -32,9 +32,6 @@ size_t compilations_at_once(size_t wanted) {
   return std::min(wanted, static_cast<size_t>(most));
 }
 
-// One line of a message of several.
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
-
 bool says_tokens(const train::Config& config) {
   return config.given.contains("training.num_tokens_per_microbatch_per_dp_rank") || config.training.sequences_per_microbatch == 0;
 }

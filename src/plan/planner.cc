@@ -1,7 +1,6 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -53,18 +52,6 @@ DeviceRates rates_of(const Pod& pod, const std::vector<std::pair<std::string, in
 
 std::string block_text(int64_t length) { return length > 0 ? std::to_string(length) : "chosen"; }
 
-// What the compiler wrote of costs that it could not avoid, each once.
-std::vector<std::string> remarks(const std::string& diagnostics) {
-  std::vector<std::string> found;
-  std::istringstream lines(diagnostics);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("rematerialization") == std::string::npos) continue;
-    std::string text = "the compiler says: " + line;
-    if (std::ranges::find(found, text) == found.end()) found.push_back(std::move(text));
-  }
-  return found;
-}
-
 // Fills in what the compiled module and the compiler's reports tell.
 void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyResult& compiled, Report& report) {
   const auto module = hlo::compiled::parse_module(compiled.optimized_hlo);
@@ -81,7 +68,10 @@ void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyR
   if (report.memory.host > kNotableHostBytes)
     report.warnings.push_back("moving activations to the host's memory and back is not in the estimated time: the step is longer where that "
                               "does not hide behind products");
-  for (std::string& remark : remarks(compiled.diagnostics)) report.warnings.push_back(std::move(remark));
+  for (const std::string& remark : pjrt::remarks(compiled.diagnostics)) {
+    std::string warning = "the compiler says: " + remark;
+    if (std::ranges::find(report.warnings, warning) == report.warnings.end()) report.warnings.push_back(std::move(warning));
+  }
 }
 
 }  // namespace
@@ -143,7 +133,6 @@ Draft Planner::record(const train::Config& config) const {
 
 Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on) const {
   FLAMBEAU_CHECK(compiles(), "there is a compiler");
-  const auto start = std::chrono::steady_clock::now();
   const bool whole = options_.full || !pod_.has_first_phase();
   pjrt::CompileOptions options = draft.step.options;
   options.device_ids.clear();  // the topology knows them: those of several slices do not begin at 0
@@ -165,12 +154,10 @@ Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on
     if (told.optimized_hlo.empty() || told.buffer_assignment.empty()) throw;
     describe_compiled(draft, pod_, told, report);
   }
-  report.planned_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
 
 Report Planner::analyse(const Draft& draft) const {
-  const auto start = std::chrono::steady_clock::now();
   AnalyticPlan plan = analyze_step(draft.step, pod_.generation);
   Report report = draft.report;
   report.source = "analytic";
@@ -179,7 +166,6 @@ Report Planner::analyse(const Draft& draft) const {
   report.memory.limit = pod_.chip().device_memory;
   report.collectives = std::move(plan.collectives);
   report.work = plan.work;
-  report.planned_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
 

@@ -59,18 +59,6 @@ int partitions_of(const MeshAxes& mesh) {
   return static_cast<int>(product);
 }
 
-// Lines of the compiler's log that tell of costs it could not avoid.
-std::vector<std::string> remarks(std::string_view log) {
-  std::vector<std::string> lines;
-  for (size_t start = 0; start < log.size();) {
-    const size_t end = std::min(log.find('\n', start), log.size());
-    const std::string_view line = log.substr(start, end - start);
-    if (line.find("rematerialization") != std::string_view::npos) lines.emplace_back(line);
-    start = end + 1;
-  }
-  return lines;
-}
-
 json to_json(const hlo::compiled::Shape& shape) {
   if (!shape.is_tuple()) return {{"type", shape.type}, {"dims", shape.dims}, {"bytes", shape.bytes()}};
   json parts = json::array();
@@ -168,7 +156,7 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
   Compiled compiled{std::move(result.optimized_hlo), {}};
   compiled.notes = {{"device_kind", result.device_kind},
                     {"device_memory", result.device_memory},
-                    {"remarks", remarks(result.diagnostics)},
+                    {"remarks", pjrt::remarks(result.diagnostics)},
                     {"memory", nullptr}};
   compiled.notes["buffers"] = to_json(hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges));
   if (result.memory) compiled.notes["memory"] = {{"total", result.memory->total}, {"host", result.memory->host}};
