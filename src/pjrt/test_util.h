@@ -1,4 +1,4 @@
-// What the tests of this folder share: both CPU plugins, and arrays in and out.
+// What tests share: both CPU plugins, TPU's compiler, and arrays in and out.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "pjrt/pjrt.h"
 
 namespace flambeau::pjrt {
@@ -26,6 +27,20 @@ class CpuPlugins : public testing::TestWithParam<std::string> {
   INSTANTIATE_TEST_SUITE_P(Plugins, Suite, testing::Values("cpu", "xla-cpu"), [](const auto& info) { \
     return info.param == "cpu" ? std::string("cpu") : std::string("oldest");                         \
   })
+
+// A test that needs TPU's compiler, and is skipped where that is not installed.
+class LibtpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      libtpu_ = find_plugin("tpu");
+    } catch (const InvalidArgument& missing) {
+      GTEST_SKIP() << "NOT TESTED, libtpu is not installed: " << missing.what();
+    }
+  }
+
+  std::filesystem::path libtpu_;
+};
 
 // A fresh folder that goes away.
 class TemporaryFolder {

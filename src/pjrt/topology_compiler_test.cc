@@ -205,14 +205,11 @@ TEST(FirstPhase, OutOfMemoryIsAnErrorOfItsOwn) {
 
 // ---- TPU's compiler -----------------------------------------------------------------------------------------------------
 
-class TpuCompiler : public testing::Test {
+class TpuCompiler : public LibtpuTest {
  protected:
   void SetUp() override {
-    try {
-      job.plugin = find_plugin("tpu");
-    } catch (const InvalidArgument& missing) {
-      GTEST_SKIP() << "NOT TESTED, libtpu is not installed: " << missing.what();
-    }
+    LibtpuTest::SetUp();
+    job.plugin = libtpu_;
   }
   TopologyJob job{.plugin = {}, .topology = "v5e:2x4", .options = {.num_partitions = 8}};
 };

@@ -52,12 +52,9 @@ void compile_for_v5e() {
   EXPECT_THAT(message_of<PluginError>([&] { Topology::create(plugin, "v99:2x2"); }), HasSubstr("[pjrt.topology]"));
 }
 
-TEST(Topology, CompilesForTpuWithoutOne) {
-  try {
-    find_plugin("tpu");
-  } catch (const InvalidArgument& missing) {
-    GTEST_SKIP() << "libtpu is not installed: " << missing.what();
-  }
+using TpuTopology = LibtpuTest;
+
+TEST_F(TpuTopology, CompilesWithoutOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

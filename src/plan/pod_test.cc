@@ -255,22 +255,14 @@ TEST(Chips, GiveDevicesTheirPart) {
 
 // ---- libtpu -------------------------------------------------------------------------------------------------------------
 
-class Libtpu : public testing::Test {
+class Libtpu : public pjrt::LibtpuTest {
  protected:
-  void SetUp() override {
-    try {
-      plugin_ = pjrt::find_plugin("tpu");
-    } catch (const InvalidArgument& missing) {
-      GTEST_SKIP() << "NOT TESTED, libtpu is not installed: " << missing.what();
-    }
-  }
-
   pjrt::TopologyResult compile_for(const Pod& pod) const {
     const std::string program = pjrt::module(R"(func.func public @main(%a: tensor<8x128xf32>) -> tensor<8x128xf32> {
       %0 = "stablehlo.add"(%a, %a) : (tensor<8x128xf32>, tensor<8x128xf32>) -> tensor<8x128xf32>
       return %0 : tensor<8x128xf32>
     })");
-    return pjrt::compile_apart({.plugin = plugin_,
+    return pjrt::compile_apart({.plugin = libtpu_,
                                 .topology = pod.topology(),
                                 .attributes = pod.attributes(),
                                 .program = program,
@@ -278,8 +270,6 @@ class Libtpu : public testing::Test {
                                 .whole = !pod.has_first_phase(),
                                 .time_limit = std::chrono::seconds(300)});
   }
-
-  std::filesystem::path plugin_;
 };
 
 // Smallest, middle and largest slice of every generation: libtpu has the topology, with as many devices, of the table's kind

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 
 namespace flambeau::runtime {
@@ -85,24 +86,16 @@ const Slice kSlices[] = {{"v5e:4x4", "TPU v5 lite", 16, {0, 0, 0}},
                          {"v6e:4x4", "TPU v6 lite", 16, {0, 0, 0}},
                          {"tpu7x:2x2x2", "TPU7x", 16, {0, 0, 0}}};
 
-class TpuOptions : public testing::Test {
+class TpuOptions : public pjrt::LibtpuTest {
  protected:
-  void SetUp() override {
-    try {
-      plugin_ = pjrt::find_plugin("tpu");
-    } catch (const InvalidArgument& missing) {
-      GTEST_SKIP() << "NOT TESTED, libtpu is not installed: " << missing.what();
-    }
-  }
   // The gradient's sum on `slice`, with what is preferred there as what is asked for: then nothing is left out.
   pjrt::TopologyResult compile(const Slice& slice, const pjrt::CompileFlags& flags) const {
-    return pjrt::compile_apart({.plugin = plugin_,
+    return pjrt::compile_apart({.plugin = libtpu_,
                                 .topology = slice.topology,
                                 .attributes = {{"wrap", slice.wrap}},
                                 .program = gradient(slice.devices),
                                 .options = {.num_partitions = slice.devices, .overrides = flags}});
   }
-  std::filesystem::path plugin_;
 };
 
 TEST_F(TpuOptions, TheCompilerKnowsAllThatIsPreferred) {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "pjrt/pjrt.h"
+#include "pjrt/test_util.h"
 #include "pjrt/testing/fake_plugin.h"
 #include "runtime/internal_ops.h"
 #include "runtime/lower.h"
@@ -282,12 +283,9 @@ void compile_for_v5e() {
   EXPECT_LE(memory.temporary, kept / 2);
 }
 
-TEST(Partition, KeepsInHostMemoryOnTpu) {
-  try {
-    pjrt::find_plugin("tpu");
-  } catch (const InvalidArgument& missing) {
-    GTEST_SKIP() << "libtpu is not installed: " << missing.what();
-  }
+using TpuPartition = pjrt::LibtpuTest;
+
+TEST_F(TpuPartition, KeepsInHostMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

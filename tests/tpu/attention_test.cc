@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "device/flash_kernels.h"
 #include "device/scan.h"
+#include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 #include "runtime/recording.h"
 #include "spmd/plan.h"
@@ -85,17 +86,9 @@ bool holds_square(const pjrt::TopologyResult& compiled) {
   return std::regex_search(compiled.buffer_assignment, std::regex("\\[[0-9,]*2048,([0-9]+,)*2048[,\\]]"));
 }
 
-bool has_libtpu() {
-  try {
-    pjrt::find_plugin("tpu");
-    return true;
-  } catch (const InvalidArgument&) {
-    return false;
-  }
-}
+using TpuAttention = pjrt::LibtpuTest;
 
-TEST(TpuAttention, IsInBlocksOrKernels) {
-  if (!has_libtpu()) GTEST_SKIP() << "NOT TESTED: libtpu is not installed";
+TEST_F(TpuAttention, IsInBlocksOrKernels) {
   const Program chunked = compile(AttentionKind::Chunked);
   EXPECT_FALSE(holds_square(chunked.compiled));
   EXPECT_EQ(count(chunked.text, "tpu_custom_call"), 0);
@@ -118,7 +111,7 @@ TEST(TpuAttention, IsInBlocksOrKernels) {
 }
 
 // JAX leaves out the dimension of rows where there is one.
-TEST(TpuAttention, HasKernelsForOneRow) {
+TEST(FlashKernels, AreMadeForOneRow) {
   device::FlashShape one_row = kShape;
   one_row.batch = 1;
   std::string why;
