@@ -31,17 +31,22 @@ at::Tensor inverse_frequencies(const RopeOptions& options, int64_t head_dim) {
   return at::where(between, blended, stretched);
 }
 
-at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const int64_t half = x.size(-1) / 2;
-  const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
+// The halves of the last dimension swapped. Compilers for TPUs read a window of a doubled tensor where it is used; halves of 64
+// lanes, put together again, they would write out, in tiles of 128.
+at::Tensor swap_halves(const at::Tensor& x) {
+  const int64_t size = x.size(-1);
+  return at::cat({x, x}, -1).narrow(-1, size / 2, size);
 }
 
-// cos and sin of [.., S, E] as [.., S, 1, 1, E/2] in x's dtype, to be applied to [B, S, K, P, E/2].
+// `x` in the dtype of the tables.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return x * cos + swap_halves(x) * sin; }
+
+// (cos, cos) and (-sin, sin) as [.., S, 1, 1, E] in x's dtype, to be applied to [B, S, K, P, E].
 std::array<at::Tensor, 2> tables(const at::Tensor& table, at::ScalarType dtype) {
   const at::Tensor t = table.unsqueeze(-2).unsqueeze(-2).to(dtype);
   const int64_t half = t.size(-1) / 2;
-  return {t.narrow(-1, 0, half), t.narrow(-1, half, half)};
+  const at::Tensor cos = t.narrow(-1, 0, half), sin = t.narrow(-1, half, half);
+  return {at::cat({cos, cos}, -1), at::cat({-sin, sin}, -1)};
 }
 
 struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
@@ -68,43 +73,58 @@ struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
   }
 };
 
-struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
-  // Weight of each of the G queries and the key of a group, [G + 1, E]; `scale` is the queries' own.
-  static at::Tensor weights(const at::Tensor& q_norm, const at::Tensor& k_norm, int64_t G, double scale) {
-    return at::cat({(q_norm * scale).unsqueeze(0).expand({G, -1}), k_norm.unsqueeze(0)});
+// RMSNorm by weight w [E] and then a rotation, of x [B, S, K, P, E]: turn(x * inverse_rms * w).
+struct NormRope {
+  at::Tensor cos, sin;  // as tables() gives them, float32
+
+  static at::Tensor inverse_rms(const at::Tensor& given, double epsilon) {
+    const at::Tensor x = given.to(at::kFloat);
+    return at::mean(x * x, {-1}, true).add(epsilon).rsqrt();
   }
 
+  // The halves of what is given are swapped and not those of the norm's result, which has twice the bytes.
+  at::Tensor forward(const at::Tensor& given, const at::Tensor& inverse_rms, const at::Tensor& w) const {
+    return (turn(given, w * cos, swap_halves(w) * sin) * inverse_rms).to(given.scalar_type());
+  }
+
+  // Gradients of `given` and w.
+  std::array<at::Tensor, 2> backward(const at::Tensor& gradient, const at::Tensor& given, const at::Tensor& inverse_rms,
+                                     const at::Tensor& w) const {
+    const at::Tensor g = turn(gradient, cos, -sin), normed = given.to(at::kFloat) * inverse_rms, gw = g * w;
+    const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * inverse_rms;
+    return {dx.to(given.scalar_type()), (g * normed).sum({0, 1, 2, 3})};
+  }
+};
+
+struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& q_value, const at::Tensor& k_value,
                                const Weight& weight, double epsilon, const at::Tensor& table, double scale) {
     const at::Tensor q_norm = used_weight(ctx, q_value, weight.axes, at::kFloat);
     const at::Tensor k_norm = used_weight(ctx, k_value, weight.axes, at::kFloat);
     const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
-    const at::Tensor x = qkv.narrow(3, 0, G + 1).to(at::kFloat);
-    const at::Tensor inverse_rms = at::mean(x * x, {-1}, true).add(epsilon).rsqrt();
-    ctx->save_for_backward({qkv, q_norm, k_norm, table, inverse_rms});
+    const at::Tensor q = qkv.narrow(3, 0, G), k = qkv.narrow(3, G, 1);
+    const at::Tensor q_rms = NormRope::inverse_rms(q, epsilon), k_rms = NormRope::inverse_rms(k, epsilon);
+    ctx->save_for_backward({qkv, q_norm, k_norm, table, q_rms, k_rms});
     ctx->saved_data["scale"] = scale;
     const auto [cos, sin] = tables(table, at::kFloat);
-    const at::Tensor qk = turn(x * inverse_rms * weights(q_norm, k_norm, G, scale), cos, sin).to(qkv.scalar_type());
-    return {qk.narrow(3, 0, G).reshape({B, S, K * G, E}).transpose(1, 2), qk.select(3, G).transpose(1, 2),
-            qkv.select(3, G + 1).transpose(1, 2)};
+    const NormRope rope{cos, sin};
+    return {rope.forward(q, q_rms, q_norm * scale).reshape({B, S, K * G, E}).transpose(1, 2),
+            rope.forward(k, k_rms, k_norm).squeeze(3).transpose(1, 2), qkv.select(3, G + 1).transpose(1, 2)};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &qkv = saved[0], &inverse_rms = saved[4];
+    const at::Tensor &qkv = saved[0], &q_norm = saved[1], &k_norm = saved[2];
     const double scale = ctx->saved_data["scale"].toDouble();
     const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
     const auto [cos, sin] = tables(saved[3], at::kFloat);
-    const at::Tensor gq = gradients[0].transpose(1, 2).reshape({B, S, K, G, E}), gk = gradients[1].transpose(1, 2).unsqueeze(3);
-    const at::Tensor g = turn(at::cat({gq, gk}, 3).to(at::kFloat), cos, -sin);
-
-    const at::Tensor normed = qkv.narrow(3, 0, G + 1).to(at::kFloat) * inverse_rms;
-    const at::Tensor gw = g * weights(saved[1], saved[2], G, scale);
-    const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * inverse_rms;
-    const at::Tensor dw = (g * normed).sum({0, 1, 2});
-    const at::Tensor dqkv = at::cat({dx.to(qkv.scalar_type()), gradients[2].transpose(1, 2).unsqueeze(3)}, 3);
-    return {dqkv, weight_gradient(ctx, dw.narrow(0, 0, G).sum(0) * scale), weight_gradient(ctx, dw.select(0, G)), at::Tensor(),
-            at::Tensor(), at::Tensor(), at::Tensor()};
+    const NormRope rope{cos, sin};
+    const at::Tensor gq = gradients[0].transpose(1, 2).reshape({B, S, K, G, E}), gk = gradients[1].transpose(1, 2).unsqueeze(3),
+                     dv = gradients[2].transpose(1, 2).unsqueeze(3);
+    const auto [dq, dwq] = rope.backward(gq, qkv.narrow(3, 0, G), saved[4], q_norm * scale);
+    const auto [dk, dwk] = rope.backward(gk, qkv.narrow(3, G, 1), saved[5], k_norm);
+    return {at::cat({dq, dk, dv}, 3), weight_gradient(ctx, dwq * scale), weight_gradient(ctx, dwk), at::Tensor(), at::Tensor(),
+            at::Tensor(), at::Tensor()};
   }
 };
 
