@@ -18,25 +18,19 @@ std::string_view code_name(PJRT_Error_Code code) {
   return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
-// What `text` has between quotes after `before`; empty where it has not.
-std::string_view quoted_after(std::string_view text, std::string_view before) {
-  const size_t found = text.find(before);
-  if (found == std::string_view::npos) return {};
-  text.remove_prefix(found + before.size());
-  return text.substr(0, text.find('\''));
-}
+constexpr std::string_view kQuote = "'", kWordEnds = ",: \n";
 
-// The word of `text` that follows `before`; empty where there is none.
-std::string_view word_after(std::string_view text, std::string_view before) {
+// What `text` has between `before` and any of the characters `ends`; empty where it has not.
+std::string_view between(std::string_view text, std::string_view before, std::string_view ends) {
   const size_t found = text.find(before);
   if (found == std::string_view::npos) return {};
   text.remove_prefix(found + before.size());
-  return text.substr(0, text.find_first_of(",: \n"));
+  return text.substr(0, text.find_first_of(ends));
 }
 
 // XLA's three ways to refuse an option, each as one line for whoever wrote it into the configuration.
 void raise_refused_option(std::string_view where, const std::string& text) {
-  if (const std::string option(quoted_after(text, "No such compile option: '")); !option.empty()) {
+  if (const std::string option(between(text, "No such compile option: '", kQuote)); !option.empty()) {
     throw RefusedOption(fmt::format("[pjrt.{}] expected an option that the plugin knows, got {}; correct it in compile.options, or "
                                     "remove it", where, option), option);
   }
@@ -45,8 +39,8 @@ void raise_refused_option(std::string_view where, const std::string& text) {
     throw RefusedOption(fmt::format("[pjrt.{}] expected a value that {} can take, got {}; correct it in compile.options", where, option,
                                     value), std::string(option));
   };
-  raise_for(word_after(text, "' into flag "), quoted_after(text, "Failed to parse '"));
-  raise_for(word_after(text, "While setting option "), quoted_after(text, ", '"));
+  raise_for(between(text, "' into flag ", kWordEnds), between(text, "Failed to parse '", kQuote));
+  raise_for(between(text, "While setting option ", kWordEnds), between(text, ", '", kQuote));
 }
 
 }  // namespace
