@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -102,7 +103,7 @@ int64_t integer_of(const Attributes& attributes, const std::string& name) {
   return value == nullptr ? 0 : *value;
 }
 
-// The job in `folder`. `result` holds what is known so far when this raises.
+// The job in `folder`, but for the compiler's reports. `result` holds what is known so far when this raises.
 void compile_here(const fs::path& folder, TopologyResult& result) {
   TopologyJob job = read_job(folder);
   const Plugin& plugin = Plugin::load(job.plugin);
@@ -118,13 +119,24 @@ void compile_here(const fs::path& folder, TopologyResult& result) {
   job.options.overrides.try_emplace("xla_dump_hlo_as_text", true);   // the reports
   job.options.overrides.try_emplace("xla_dump_hlo_as_proto", true);  // the module
   if (job.whole) {
-    Topology::Compiled compiled = topology->compile(job.program, job.options);
-    result.optimized_hlo = std::move(compiled.optimized_hlo);
-    result.memory = {.total = compiled.memory.total, .host = compiled.memory.host};
+    result.optimized_hlo = topology->compile(job.program, job.options).optimized_hlo;
   } else {
     result.optimized_hlo = topology->first_phase(job.program, job.options);
   }
+}
+
+// Does the job and leaves its result in the folder, that of a program that does not fit too. Gives the process's exit code.
+int compile_and_tell(const fs::path& folder) {
+  TopologyResult result;
+  std::string does_not_fit;
+  try {
+    compile_here(folder, result);
+  } catch (const OutOfMemory& error) {
+    does_not_fit = error.what();
+  }
   read_dump(folder / "dump", result);
+  write_result(folder, result, does_not_fit);
+  return does_not_fit.empty() ? 0 : 2;
 }
 
 }  // namespace
@@ -145,13 +157,9 @@ TopologyResult compile_apart(const TopologyJob& job) {
                        last_lines(diagnostics));
   }
   try {
-    TopologyResult result = read_result(folder.path());
-    result.diagnostics = diagnostics;
-    return result;
-  } catch (const DoesNotFit& error) {
-    TopologyResult told = error.told();
-    told.diagnostics = diagnostics;
-    throw DoesNotFit(error.what(), std::move(told));
+    return read_result(folder.path(), diagnostics);
+  } catch (const OutOfMemory&) {
+    throw;
   } catch (const PluginError& error) {
     if (diagnostics.empty()) throw;
     raise<PluginError>("{}\n{}", error.what(), last_lines(diagnostics));  // some say there what was wrong
@@ -183,18 +191,20 @@ void prepare_to_compile_for_tpu() {
 int run_topology_job(const fs::path& folder) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody wants the result of a parent that is gone
   prepare_to_compile_for_tpu();
-  TopologyResult result;
+  JobEnd end = JobEnd::Refused;
+  std::string text;
   try {
-    compile_here(folder, result);
-    write_result(folder, result);
-    return 0;
-  } catch (const OutOfMemory& error) {
-    read_dump(folder / "dump", result);
-    write_result(folder, result, error.what());
+    return compile_and_tell(folder);
   } catch (const InvalidArgument& error) {
-    write_failure(folder, JobEnd::Invalid, error.what());
+    end = JobEnd::Invalid;
+    text = error.what();
   } catch (const std::exception& error) {
-    write_failure(folder, JobEnd::Refused, error.what());
+    text = error.what();
+  }
+  try {
+    write_failure(folder, end, text);
+  } catch (const std::exception& error) {  // a full disk: the parent shows the end of standard error
+    std::fprintf(stderr, "%s\n%s\n", text.c_str(), error.what());
   }
   return 2;
 }

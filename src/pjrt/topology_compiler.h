@@ -12,11 +12,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 #include <utility>
+#include <vector>
 
 #include "pjrt/pjrt.h"
 
@@ -37,26 +36,20 @@ struct TopologyJob {
   std::function<bool()> goes_on = {};
 };
 
-// What a program needs of one device's memory, in bytes.
-struct MemoryUsage {
-  int64_t total = 0;  // arguments and temporaries, outputs aliased where they can be: what must fit
-  int64_t host = 0;   // in the host's memory
-};
-
 struct TopologyResult {
-  std::string optimized_hlo = {};          // a serialized xla.HloModuleProto
-  std::optional<MemoryUsage> memory = {};  // none where the compiler does not tell
-  // XLA's own reports, as text; empty where the compiler wrote none. hlo/compiled/buffers.h reads them.
+  std::string optimized_hlo = {};  // a serialized xla.HloModuleProto
+  // XLA's own reports, as text; empty where the compiler wrote none. hlo/compiled/buffers.h reads them, and sums up the memory
+  // that the program needs.
   std::string buffer_assignment = {};  // every buffer: where it lies, how large it is, whose value it holds
   std::string live_ranges = {};        // from when to when each value is needed
   std::string diagnostics = {};        // what the compiler wrote to standard error
-  int device_count = 0;                    // of the topology
-  std::string device_kind = {};            // "TPU v5 lite"
-  int64_t device_memory = 0;               // bytes a program may use of one device; 0 where not told
+  int device_count = 0;                // of the topology
+  std::string device_kind = {};        // "TPU v5 lite"
+  int64_t device_memory = 0;           // bytes a program may use of one device; 0 where not told
 };
 
-// A program that needs more memory than a device has, with what the compiler told of it before it gave up: its memory
-// usage, reports and module, where it wrote them.
+// A program that needs more memory than a device has, with what the compiler told of it before it gave up: its reports and
+// module, where it wrote them.
 class DoesNotFit : public OutOfMemory {
  public:
   DoesNotFit(const std::string& text, TopologyResult told) : OutOfMemory(text), told_(std::move(told)) {}
@@ -72,11 +65,10 @@ class Cancelled : public Error {
   using Error::Error;
 };
 
-// Compiles in a child and waits; leaves no child and no file behind, whatever happens. DoesNotFit when the program needs too much memory; PluginError with the compiler's
-// text when it refuses the program or the topology, and with the end of what it wrote when it crashed, ran out of time or
-// took more memory than it may;
-// InvalidArgument for impossible options and when the program `topology_compiler` is not beside the running one
-// (FLAMBEAU_TOPOLOGY_COMPILER may name it).
+// Compiles in a child and waits; leaves no child and no file behind, whatever happens. DoesNotFit when the program needs too
+// much memory; PluginError with the compiler's text when it refuses the program or the topology, and with the end of what it
+// wrote when it crashed, ran out of time or took more memory than it may; InvalidArgument for impossible options and when the
+// program `topology_compiler` is not beside the running one (FLAMBEAU_TOPOLOGY_COMPILER may name it).
 TopologyResult compile_apart(const TopologyJob& job);
 
 // The lines of `diagnostics` that tell of costs which the compiler could not avoid.
@@ -85,9 +77,8 @@ std::vector<std::string> remarks(std::string_view diagnostics);
 // What `topology_compiler FOLDER` does: the job in the folder. Gives the process's exit code.
 int run_topology_job(const std::filesystem::path& folder);
 
-// What TPU's plugin wants of the environment of a process that has no TPU, before it is loaded: no queries, no lock. Its
-// warnings go to standard error.
-// Takes flags of XLA away: those that the plugin does not know would end the process.
+// What TPU's plugin wants of the environment of a process that has no TPU, before it is loaded: no queries, no lock, warnings
+// on standard error. Takes flags of XLA away: those that the plugin does not know would end the process.
 void prepare_to_compile_for_tpu();
 
 }  // namespace flambeau::pjrt

@@ -1,7 +1,7 @@
 #include "pjrt/topology_job.h"
 
-#include <charconv>
-#include <type_traits>
+#include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -91,37 +91,30 @@ void write_result(const std::filesystem::path& folder, const TopologyResult& res
   write_file_atomically(folder / "hlo", result.optimized_hlo);
   write_file_atomically(folder / "buffers", result.buffer_assignment);
   write_file_atomically(folder / "ranges", result.live_ranges);
-  json content = {{"end", does_not_fit.empty() ? JobEnd::Compiled : JobEnd::OutOfMemory},
-                  {"text", does_not_fit},
-                  {"device_count", result.device_count},
-                  {"device_kind", result.device_kind},
-                  {"device_memory", result.device_memory}};
-  if (result.memory) content["memory"] = {result.memory->total, result.memory->host};
-  write(folder / "result", content);
+  write(folder / "result", {{"end", does_not_fit.empty() ? JobEnd::Compiled : JobEnd::OutOfMemory},
+                            {"text", does_not_fit},
+                            {"device_count", result.device_count},
+                            {"device_kind", result.device_kind},
+                            {"device_memory", result.device_memory}});
 }
 
 void write_failure(const std::filesystem::path& folder, JobEnd end, const std::string& text) {
   write(folder / "result", {{"end", end}, {"text", text}});
 }
 
-TopologyResult read_result(const std::filesystem::path& folder) {
+TopologyResult read_result(const std::filesystem::path& folder, std::string diagnostics) {
   try {
     const json content = json::parse(read_file(folder / "result"));
     const auto end = content.at("end").get<JobEnd>();
     if (end == JobEnd::Invalid) throw InvalidArgument(content.at("text").get<std::string>());
     if (end == JobEnd::Refused) throw PluginError(content.at("text").get<std::string>());
     TopologyResult result{.optimized_hlo = read_file(folder / "hlo"),
-                          .memory = {},
                           .buffer_assignment = read_file(folder / "buffers"),
                           .live_ranges = read_file(folder / "ranges"),
-                          .diagnostics = {},
+                          .diagnostics = std::move(diagnostics),
                           .device_count = content.at("device_count"),
                           .device_kind = content.at("device_kind"),
                           .device_memory = content.at("device_memory")};
-    if (content.contains("memory")) {
-      const json& memory = content["memory"];
-      result.memory = MemoryUsage{.total = memory.at(0), .host = memory.at(1)};
-    }
     if (end == JobEnd::OutOfMemory) throw DoesNotFit(content.at("text").get<std::string>(), std::move(result));
     return result;
   } catch (const json::exception& error) {
@@ -147,31 +140,7 @@ void read_dump(const std::filesystem::path& folder, TopologyResult& result) {
   };
   result.buffer_assignment = read("after_optimizations-buffer-assignment.txt");
   result.live_ranges = read("after_optimizations-live-range.txt");
-  if (!result.memory) result.memory = memory_usage(result.buffer_assignment);
   if (result.optimized_hlo.empty()) result.optimized_hlo = proto_field(read("after_optimizations.hlo.pb"), 1);
-}
-
-// A line for each allocation: "allocation 7: size 1024, color 1, page 0, preallocated-temp:". Color 0, which is not said, is
-// the device's large memory, 4 and 5 (what is offloaded) the host's; the others are on the chip. Memory of a thread comes and goes in a fusion.
-std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment) {
-  constexpr std::string_view kAllocation = "allocation ", kSize = ": size ", kColor = ", color ";
-  if (buffer_assignment.find("BufferAssignment") == std::string_view::npos) return std::nullopt;
-  MemoryUsage usage;
-  for (size_t start = 0; start < buffer_assignment.size();) {
-    const size_t end = std::min(buffer_assignment.find('\n', start), buffer_assignment.size());
-    const std::string_view line = buffer_assignment.substr(start, end - start);
-    start = end + 1;
-    const size_t size_at = line.find(kSize), color_at = line.find(kColor);
-    if (!line.starts_with(kAllocation) || size_at == std::string_view::npos) continue;
-    if (line.find("thread-local") != std::string_view::npos) continue;
-    int64_t size = 0, color = 0;
-    std::from_chars(line.data() + size_at + kSize.size(), line.data() + line.size(), size);
-    if (color_at != std::string_view::npos)
-      std::from_chars(line.data() + color_at + kColor.size(), line.data() + line.size(), color);
-    int64_t* const total = color == 0 ? &usage.total : color == 4 || color == 5 ? &usage.host : nullptr;
-    if (total != nullptr && (size < 0 || __builtin_add_overflow(*total, size, total))) return std::nullopt;
-  }
-  return usage;
 }
 
 }  // namespace flambeau::pjrt

@@ -5,9 +5,7 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "pjrt/topology_compiler.h"
 
@@ -22,13 +20,10 @@ enum class JobEnd { Compiled, OutOfMemory, Invalid, Refused };
 void write_result(const std::filesystem::path& folder, const TopologyResult& result, const std::string& does_not_fit = {});
 void write_failure(const std::filesystem::path& folder, JobEnd end, const std::string& text);
 
-// What the child wrote; raises what it met. PluginError where the file is not whole.
-TopologyResult read_result(const std::filesystem::path& folder);
+// What the child wrote, and `diagnostics` with it; raises what it met. PluginError where the file is not whole.
+TopologyResult read_result(const std::filesystem::path& folder, std::string diagnostics);
 
-// Fills in what XLA's files in `folder` say and `result` does not know yet: the reports, memory usage, the module.
+// Fills in what XLA's files in `folder` say: the reports, and the module where `result` does not know it yet.
 void read_dump(const std::filesystem::path& folder, TopologyResult& result);
-
-// What the report of buffers says is needed; none where it is no such report.
-std::optional<MemoryUsage> memory_usage(std::string_view buffer_assignment);
 
 }  // namespace flambeau::pjrt

@@ -1,14 +1,15 @@
 #include "plan/analytic.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "base/error.h"
-#include "hlo/compiled/analysis.h"
+#include "plan/analytic_loops.h"
+#include "plan/analytic_memory.h"
 #include "plan/fusion.h"
 
 namespace flambeau::plan {
@@ -20,100 +21,11 @@ using hlo::Op;
 using hlo::Value;
 using hlo::compiled::LoopRole;
 
-constexpr size_t kMostNamed = 10;
-
-// ---- loops -----------------------------------------------------------------------------------------------------------
-
-// Of a loop that for_loop built: index < constant. 1 for others.
-double trips_of(const hlo::Graph& graph, const Node& loop) {
-  const Node* compare = graph.definition(loop.regions[0]->results[0]);
-  const Node* limit = compare && compare->op == Op::Compare ? graph.definition(compare->operands[1]) : nullptr;
-  if (!limit || limit->op != Op::Constant) return 1;
-  const auto& literal = std::get<hlo::Literal>(*limit->find("value"));
-  if (literal.type.dtype != DType::S32 || literal.bytes.size() != 4) return 1;
-  return *reinterpret_cast<const int32_t*>(literal.bytes.data());
-}
-
-bool has_part(std::string_view path, std::string_view part) {
-  for (size_t at = path.find(part); at != std::string_view::npos; at = path.find(part, at + 1)) {
-    const bool begins = at == 0 || path[at - 1] == '/', ends = at + part.size() == path.size() || path[at + part.size()] == '/';
-    if (begins && ends) return true;
-  }
-  return false;
-}
-
-void count_sites(const Block& block, int& forward, int& backward) {
-  for (const auto& node : block.nodes) {
-    if (has_part(node->site, "layers")) ++(has_part(node->site, "backward") ? backward : forward);
-    for (const auto& region : node->regions) count_sites(*region, forward, backward);
-  }
-}
-
-// A backward loop repeats forward operations where activations are checkpointed: a fifth of backward ones makes it backward.
-LoopRole role_of(const Node& loop) {
-  int forward = 0, backward = 0;
-  count_sites(*loop.regions[1], forward, backward);
-  if (forward + backward == 0) return LoopRole::Other;
-  return 4 * backward >= forward ? LoopRole::LayersBackward : LoopRole::LayersForward;
-}
-
-std::string place_name(LoopRole role) {
-  return role == LoopRole::Other ? "outside of the layers" : std::string(hlo::compiled::name_of(role));
-}
-
-// ---- shapes ----------------------------------------------------------------------------------------------------------
-
-// XLA's spelling, as the compiler's answers have it.
-std::string type_name(DType dtype) {
-  const std::string name(hlo_name(dtype));
-  if (dtype == DType::Pred) return "pred";
-  if (name.starts_with("ui")) return "u" + name.substr(2);
-  return name.starts_with("i") ? "s" + name.substr(1) : name;
-}
-
-std::string shape_text(DType dtype, const hlo::Dims& dims) {
-  std::string text = type_name(dtype) + "[";
-  for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + std::to_string(dims[i]);
-  return text + "]";
-}
-
-// As an array lies in memory: two of its dimensions, the ones that the compiler loses least by, fill tiles of 8 x 128
-// elements.
-double tiled_bytes(DType dtype, const hlo::Dims& dims) {
-  const auto up = [](int64_t n, int64_t to) { return double((n + to - 1) / to * to); };
-  const auto rows = [&](int64_t n) { return up(n, n > 4 ? 8 : n > 2 ? 4 : n); };
-  if (dims.size() == 1) {  // one tile, of a power of two
-    const auto tile = int64_t(std::bit_ceil(uint64_t(std::clamp<int64_t>(dims[0], 128, 1024))));
-    return std::max(512.0, up(dims[0], tile) * double(byte_size(dtype)));
-  }
-  double elements = 1;
-  for (const int64_t d : dims) elements *= double(d);
-  double least = dims.empty() ? 1 : -1;
-  for (size_t lane = 0; lane < dims.size(); ++lane) {
-    for (size_t row = 0; row < dims.size(); ++row) {
-      if (dims[lane] == 0 || dims[row] == 0) return 0;
-      const double rest = elements / double(dims[lane]) / double(dims[row]) * rows(dims[row]);
-      if (row == lane) continue;
-      const double padded = rest * up(dims[lane], 128);
-      least = least < 0 ? padded : std::min(least, padded);
-    }
-  }
-  return std::max(512.0, least * double(byte_size(dtype)));
-}
-
-// ---- the walk --------------------------------------------------------------------------------------------------------
-
-struct Held {  // memory in use
-  uint32_t id = 0;
-  double bytes = 0;
-  std::string name, shape;
-  MemoryKind kind = MemoryKind::Temporaries;
-};
-
 class Walk {
  public:
   Walk(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip)
-      : graph_(graph), arguments_(arguments), on_chip_(double(on_chip)), layouts_(graph), fusion_(graph, layouts_) {}
+      : graph_(graph), arguments_(arguments), on_chip_(double(on_chip)), layouts_(graph), fusion_(graph, layouts_), roles_(graph),
+        is_argument_(graph.value_count()), is_over_argument_(graph.value_count()) {}
 
   AnalyticPlan run() {
     hold_arguments();
@@ -130,9 +42,15 @@ class Walk {
     double runs = 1;
     LoopRole role = LoopRole::Other;
     const Node* loop = nullptr;
-    std::map<uint32_t, size_t> last = {};
+    std::unordered_map<uint32_t, size_t> last = {};
+    std::vector<std::vector<uint32_t>> ends = {};     // of each node, what is read there last
     std::map<size_t, std::vector<size_t>> late = {};  // nodes that run before another one
     std::set<size_t> delayed = {};
+
+    bool reads_last(uint32_t id, size_t position) const {
+      const auto found = last.find(id);
+      return found != last.end() && found->second == position;
+    }
   };
 
   static constexpr size_t kEnd = SIZE_MAX;
@@ -149,9 +67,11 @@ class Walk {
       const hlo::Dims dims = layouts_.local_dims(p);
       const Argument argument = i < arguments_.size() ? arguments_[i] : Argument{};
       const double bytes = tiled_bytes(p.dtype(), dims);
-      hold({p.id(), bytes, argument.name, shape_text(p.dtype(), dims), argument.kind});
-      argument_ids_.push_back(p.id());
-      if (argument.kind == MemoryKind::Parameters) parameter_dims_.push_back(p.dims());
+      memory_.hold({p.id(), bytes, argument.name, shape_text(p.dtype(), dims), argument.kind});
+      is_argument_[p.id()] = true;
+      if (argument.kind == MemoryKind::Parameters) parameter_dims_.insert(p.dims());
+      if (const auto output = graph_.parameter_signature(i).aliasing_output)
+        is_over_argument_[graph_.resolve(graph_.results()[size_t(*output)]).id()] = true;
     }
   }
 
@@ -171,28 +91,9 @@ class Walk {
     return std::get<hlo::RawAttribute>(*attributes).text.find("host") != std::string::npos;
   }
 
-  void hold(Held held) {
-    if (held.bytes <= 0) return;
-    in_use_ += held.bytes;
-    most_since_ = std::max(most_since_, in_use_);
-    held_.push_back(std::move(held));
-    if (in_use_ > peak_) {
-      peak_ = in_use_;
-      at_peak_ = held_;
-    }
-  }
-  void release(uint32_t id) {
-    for (size_t i = held_.size(); i-- > 0;) {
-      if (held_[i].id != id) continue;
-      in_use_ -= held_[i].bytes;
-      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
-      return;
-    }
-  }
-  bool is_held(uint32_t id) const {
-    return std::ranges::any_of(held_, [&](const Held& h) { return h.id == id; });
-  }
-  bool is_argument(uint32_t id) const { return std::ranges::find(argument_ids_, id) != argument_ids_.end(); }
+  bool is_argument(uint32_t id) const { return id < is_argument_.size() && is_argument_[id]; }
+  // Nobody beyond this block, or its next turn, wants it.
+  bool may_end(uint32_t id) const { return !is_argument(id) && !protected_.contains(id); }
 
   double size_of(Value v) const { return tiled_bytes(v.dtype(), layouts_.local_dims(v)); }
 
@@ -202,8 +103,7 @@ class Walk {
 
   MemoryKind kind_of(Value v, const Node& node) const {
     if (!fusion_.share(node).transfers.empty() && node.op != Op::While) return MemoryKind::Collectives;
-    const bool like_parameter = std::ranges::find(parameter_dims_, v.dims()) != parameter_dims_.end();
-    return like_parameter && v.dtype() == DType::F32 ? MemoryKind::Gradients : MemoryKind::Temporaries;
+    return v.dtype() == DType::F32 && parameter_dims_.contains(v.dims()) ? MemoryKind::Gradients : MemoryKind::Temporaries;
   }
 
   // ---- where values are read ----
@@ -225,14 +125,14 @@ class Walk {
   }
   bool is_update(const Node& node) const { return node.op == Op::DynamicUpdateSlice && fusion_.form(node.results[0]) == Form::Alias; }
 
-  // Sums over devices of what a device has summed up wait, seen of libtpu, until somebody wants them.
+  // Sums over devices of what a device has summed up wait, seen of libtpu, until somebody wants them, a barrier at last.
   void delay_sums(Frame& frame) {
     const auto& nodes = frame.block->nodes;
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (nodes[i]->op != Op::Reduce || fusion_.share(*nodes[i]).transfers.empty()) continue;
       if (fusion_.form(nodes[i]->results[0]) != Form::Buffer) continue;
       for (size_t user = i + 1; user < nodes.size(); ++user) {
-        if (!is_kernel(*nodes[user])) continue;
+        if (!is_kernel(*nodes[user]) && nodes[user]->op != Op::OptimizationBarrier) continue;
         const bool reads = std::ranges::any_of(nodes[user]->operands, [&](Value v) {
           return std::ranges::any_of(fusion_.reads_of(v), [&](const Read& r) { return r.buffer == nodes[i]->results[0]; });
         });
@@ -265,7 +165,9 @@ class Walk {
   void walk(Frame& frame) {
     delay_sums(frame);
     mark_block(frame, *frame.block, std::nullopt);
-    for (const Hoisted& h : fusion_.hoisted()) hoist_.try_emplace(&h, false);
+    frame.ends.resize(frame.block->nodes.size());
+    for (const auto& [id, position] : frame.last)
+      if (position < frame.ends.size()) frame.ends[position].push_back(id);
     for (size_t i = 0; i < frame.block->nodes.size(); ++i) {
       const Node& node = *frame.block->nodes[i];
       if (const auto late = frame.late.find(i); late != frame.late.end())
@@ -276,10 +178,9 @@ class Walk {
       else if (node.op == Op::ManualComputation) run_manual(node, frame);
       else if (node.op == Op::If || node.op == Op::Case) run_branches(node, frame);
       else if (!frame.delayed.contains(i)) run(node, frame, i);
-      end_hoisted(node);
+      end_hoisted(node, frame);
       release_dead(frame, i);
-      samples_.push_back(most_since_);
-      most_since_ = in_use_;
+      memory_.end_step();
     }
   }
 
@@ -293,86 +194,71 @@ class Walk {
       if (in_place) {
         for (const Read& read : fusion_.reads(node)) {
           const uint32_t id = storage(read.buffer).id();
-          const auto last = frame.last.find(id);
-          if (last != frame.last.end() && last->second == position && is_held(id) && !is_argument(id) &&
-              size_of(read.buffer) == bytes) {
-            release(id);
-            break;
-          }
+          if (!frame.reads_last(id, position) || !memory_.holds(id) || !may_end(id) || size_of(read.buffer) != bytes) continue;
+          memory_.release(id);
+          break;
         }
       }
-      if (is_result_over_argument(v) || is_on_host(v)) continue;
+      if (is_over_argument_[v.id()] || is_on_host(v)) continue;
       double parts = 0;
       for (const Transfer& t : fusion_.share(node).transfers)
         if (node.op == Op::DotGeneral || node.op == Op::Reduce) parts = std::max(parts, t.bytes / t.count);
-      if (parts > 0) hold(held_for(v, node, parts, MemoryKind::Collectives)), release(v.id());
-      hold(held_for(v, node, bytes, kind_of(v, node)));
+      if (parts > 0) memory_.hold(held_for(v, node, parts, MemoryKind::Collectives));  // in the place of the result, before it
+      memory_.hold(held_for(v, node, bytes, kind_of(v, node)));
     }
-  }
-
-  // Results that take over a parameter's memory.
-  bool is_result_over_argument(Value v) const {
-    for (size_t i = 0; i < graph_.parameters().size(); ++i) {
-      const auto output = graph_.parameter_signature(i).aliasing_output;
-      if (output && graph_.resolve(graph_.results()[size_t(*output)]) == v) return true;
-    }
-    return false;
   }
 
   void release_dead(const Frame& frame, size_t position) {
-    std::vector<uint32_t> dead;
-    for (const Held& h : held_) {
-      const auto last = frame.last.find(h.id);
-      const bool is_dead = last != frame.last.end() && last->second <= position;
-      if (is_dead && !is_argument(h.id) && !protected_.contains(h.id)) dead.push_back(h.id);
-    }
-    for (const uint32_t id : dead) release(id);
+    for (const uint32_t id : frame.ends[position])
+      if (may_end(id)) memory_.release(id);
   }
+
+  // An element of a loop's state that its turns change, under the names that it has for the report.
+  struct Carried {
+    size_t index = 0;
+    bool on_host = false;
+    std::string name;
+    MemoryKind kind = MemoryKind::Temporaries;
+  };
 
   // State of a loop lies in memory that it was given, or gets a copy where that is still wanted; what the body does not
   // change stays where it is.
   void run_loop(const Node& loop, Frame& outer, size_t position) {
     const Block& body = *loop.regions[1];
-    Frame frame{.block = &body, .runs = outer.runs * trips_of(graph_, loop), .role = outer.role, .loop = &loop};
-    if (outer.role == LoopRole::Other) frame.role = role_of(loop);
-    std::vector<uint32_t> state;
+    Frame frame{.block = &body, .runs = outer.runs * trips_of(loop), .role = roles_.of(loop), .loop = &loop};
+    std::vector<Carried> carried;
     for (size_t i = 0; i < loop.operands.size(); ++i) {
-      const Value parameter = body.parameters[i], given = storage(loop.operands[i]);
+      const Value parameter = body.parameters[i];
       if (fusion_.form(parameter) == Form::Nothing) continue;
       if (body.results[i] == parameter) {  // invariant
         renamed_[parameter.id()] = loop.operands[i];
         renamed_[loop.results[i].id()] = loop.operands[i];
         continue;
       }
-      const auto last = outer.last.find(given.id());
-      const bool is_last = last != outer.last.end() && last->second == position;
-      if (is_last && !is_argument(given.id()) && !protected_.contains(given.id())) release(given.id());
-      MemoryKind kind = kind_of(parameter, loop);
-      const bool stacks = storage(body.results[i]) == parameter;
-      if (stacks && frame.role == LoopRole::LayersForward && outer.role == LoopRole::Other) kind = MemoryKind::SavedActivations;
-      Held held = held_for(parameter, loop, size_of(parameter), kind);
-      held.name = site_of(body.results[i], loop.site);
-      if (is_on_host(body.results[i])) {
-        plan_.memory.host += int64_t(held.bytes);
-        on_host_.insert(loop.results[i].id());
-        continue;
-      }
-      hold(held);
-      state.push_back(parameter.id());
-      kinds_[loop.results[i].id()] = kind;
-      names_[loop.results[i].id()] = held.name;
+      const uint32_t given = storage(loop.operands[i]).id();
+      if (outer.reads_last(given, position) && may_end(given)) memory_.release(given);
+      carried.push_back(carry(loop, i, frame.role));
+      Held held = held_for(parameter, loop, size_of(parameter), carried.back().kind);
+      held.name = carried.back().name;
+      if (carried.back().on_host) host_bytes_ += held.bytes;
+      else memory_.hold(std::move(held));
     }
-    protect(outer, [&] { walk(frame); });
+    protect(outer, *frame.block, [&] { walk(frame); });
     // What the last turn left is the result.
-    for (size_t i = 0; i < loop.results.size(); ++i) {
-      const Value parameter = body.parameters[i], result = loop.results[i];
-      if (fusion_.form(parameter) == Form::Nothing || body.results[i] == parameter) continue;
-      if (on_host_.contains(result.id())) continue;
-      release(parameter.id());
-      release(storage(body.results[i]).id());
-      const std::string shape = shape_text(result.dtype(), layouts_.local_dims(result));
-      hold({result.id(), size_of(result), names_[result.id()], shape, kinds_[result.id()]});
+    for (const Carried& c : carried) {
+      if (c.on_host) continue;
+      memory_.release(body.parameters[c.index].id());
+      memory_.release(storage(body.results[c.index]).id());
+      Held held = held_for(loop.results[c.index], loop, size_of(loop.results[c.index]), c.kind);
+      held.name = c.name;
+      memory_.hold(std::move(held));
     }
+  }
+
+  Carried carry(const Node& loop, size_t i, LoopRole role) const {
+    const Value parameter = loop.regions[1]->parameters[i], next = loop.regions[1]->results[i];
+    const bool saves = role == LoopRole::LayersForward && storage(next) == parameter;  // row by row
+    return {i, is_on_host(next), site_of(next, loop.site), saves ? MemoryKind::SavedActivations : kind_of(parameter, loop)};
   }
 
   std::string site_of(Value v, const std::string& otherwise) const {
@@ -391,16 +277,12 @@ class Walk {
     const Block& body = *node.regions[0];
     for (size_t i = 0; i < node.operands.size(); ++i) renamed_[body.parameters[i].id()] = node.operands[i];
     Frame frame{.block = &body, .runs = outer.runs, .role = outer.role, .loop = outer.loop};
-    protect(outer, [&] { walk(frame); });
+    protect(outer, *frame.block, [&] { walk(frame); });
     for (size_t i = 0; i < node.results.size(); ++i) {
       const Value result = node.results[i], made = storage(body.results[i]);
       if (fusion_.form(result) == Form::Nothing) continue;
-      const auto held = std::ranges::find_if(held_, [&](const Held& h) { return h.id == made.id(); });
-      if (held != held_.end() && !is_argument(made.id())) {
-        held->id = result.id();
-      } else {
-        hold(held_for(result, node, size_of(result), kind_of(result, node)));
-      }
+      if (memory_.holds(made.id()) && !is_argument(made.id())) memory_.hand_over(made.id(), result.id());
+      else memory_.hold(held_for(result, node, size_of(result), kind_of(result, node)));
     }
   }
 
@@ -408,22 +290,22 @@ class Walk {
   void run_branches(const Node& node, Frame& outer) {
     for (const auto& region : node.regions) {
       Frame frame{.block = region.get(), .runs = outer.runs, .role = outer.role, .loop = outer.loop};
-      protect(outer, [&] { walk(frame); });
-      for (const Value v : region->results) release_local(storage(v).id(), outer);
+      protect(outer, *frame.block, [&] { walk(frame); });
+      for (const Value v : region->results)
+        if (const uint32_t id = storage(v).id(); !outer.last.contains(id) && !is_argument(id)) memory_.release(id);
     }
     for (const Value v : node.results)
-      if (fusion_.form(v) == Form::Buffer) hold(held_for(v, node, size_of(v), kind_of(v, node)));
-  }
-  void release_local(uint32_t id, const Frame& outer) {
-    if (!outer.last.contains(id) && !is_argument(id)) release(id);
+      if (fusion_.form(v) == Form::Buffer) memory_.hold(held_for(v, node, size_of(v), kind_of(v, node)));
   }
 
-  // What is held outside is not released by what runs inside.
+  // What is held outside is not released by what runs inside, which may do what it likes with its own parameters.
   template <class Run>
-  void protect(const Frame& outer, Run&& run) {
+  void protect(const Frame& outer, const Block& inner, Run&& run) {
     const std::set<uint32_t> before = protected_;
-    for (const Held& h : held_)
-      if (outer.last.contains(h.id)) protected_.insert(h.id);
+    std::set<uint32_t> own;
+    for (const Value v : inner.parameters) own.insert(v.id());
+    for (const auto& [id, held] : memory_.held())
+      if (outer.last.contains(id) && !own.contains(id)) protected_.insert(id);
     run();
     protected_ = before;
   }
@@ -431,19 +313,21 @@ class Walk {
   void begin_hoisted(const Node& node, const Frame& frame) {
     if (node.op != Op::While) return;
     for (const Hoisted& h : fusion_.hoisted()) {
-      if (h.loops.front() != &node && !contains_loop(node, h.loops.front())) continue;
-      if (hoist_.at(&h) || is_within(node, graph_.block_of(h.stack))) continue;
-      hoist_[&h] = true;
+      if (!is_within(node, h.loops.front()->regions[1]->id) || is_within(node, graph_.block_of(h.stack))) continue;
       const uint32_t id = hoist_id(h);
-      hold({id, h.bytes, h.site, shape_text(h.dtype, layouts_.local_dims(h.stack)), MemoryKind::Temporaries});
+      if (!hoisted_.emplace(id, frame.block).second) continue;
+      memory_.hold({id, h.bytes, h.site, shape_text(h.dtype, layouts_.local_dims(h.stack)), MemoryKind::Temporaries});
       protected_.insert(id);
       traffic(frame.runs * (layouts_.local_bytes(h.stack) + h.bytes));
     }
   }
-  void end_hoisted(const Node& node) {
+  void end_hoisted(const Node& node, const Frame& frame) {
     if (node.op != Op::While) return;
-    for (const Hoisted& h : fusion_.hoisted())
-      if (h.loops.back() == &node || (hoist_.at(&h) && contains_loop(node, h.loops.back()))) release(hoist_id(h));
+    for (const Hoisted& h : fusion_.hoisted()) {
+      const auto begun = hoisted_.find(hoist_id(h));
+      if (begun != hoisted_.end() && begun->second == frame.block && is_within(node, h.loops.back()->regions[1]->id))
+        memory_.release(begun->first);
+    }
   }
   uint32_t hoist_id(const Hoisted& h) const {
     return static_cast<uint32_t>(graph_.value_count() + static_cast<size_t>(&h - fusion_.hoisted().data()));
@@ -454,12 +338,6 @@ class Walk {
       for (const auto& node : region->nodes)
         if (is_within(*node, block)) return true;
     }
-    return false;
-  }
-  static bool contains_loop(const Node& outer, const Node* loop) {
-    for (const auto& region : outer.regions)
-      for (const auto& node : region->nodes)
-        if (node.get() == loop || contains_loop(*node, loop)) return true;
     return false;
   }
 
@@ -502,20 +380,9 @@ class Walk {
   // ---- the end ----
 
   void finish() {
-    Memory& memory = plan_.memory;
-    std::map<MemoryKind, double> kinds;
-    for (const Held& h : at_peak_) {
-      kinds[h.kind] += h.bytes;
-      memory.largest.push_back({h.name, h.kind, h.shape, int64_t(h.bytes), 0, true});
-    }
-    for (const auto& [kind, bytes] : kinds) {
-      memory.by_kind.emplace_back(kind, int64_t(bytes));
-      memory.total += int64_t(bytes);
-    }
-    std::ranges::stable_sort(memory.largest, [](const Buffer& a, const Buffer& b) { return a.bytes > b.bytes; });
-    if (memory.largest.size() > kMostNamed) memory.largest.resize(kMostNamed);
-    for (size_t i = 0; i < samples_.size(); ++i)
-      memory.over_step.emplace_back(double(i) / double(std::max<size_t>(1, samples_.size() - 1)), int64_t(samples_[i]));
+    plan_.memory = memory_.take();
+    plan_.memory.host = int64_t(host_bytes_);
+    std::vector<std::pair<CollectiveGroup, AxisSet>> found;
     for (auto& [key, group] : groups_) {
       const auto& [kind, axes, dtype, role] = key;
       group.kind = kind;
@@ -523,10 +390,13 @@ class Walk {
       group.group_size = layouts_.parts(axes);
       group.type = type_name(dtype);
       group.place = place_name(role);
-      plan_.collectives.push_back(group);
+      found.emplace_back(std::move(group), axes);
     }
-    std::ranges::stable_sort(plan_.collectives,
-                             [](const CollectiveGroup& a, const CollectiveGroup& b) { return a.bytes > b.bytes; });
+    std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.first.bytes > b.first.bytes; });
+    for (auto& [group, axes] : found) {
+      plan_.collectives.push_back(std::move(group));
+      plan_.axes.push_back(axes);
+    }
   }
 
   const hlo::Graph& graph_;
@@ -535,30 +405,18 @@ class Walk {
   Layouts layouts_;
   Fusion fusion_;
   AnalyticPlan plan_;
-  std::vector<uint32_t> argument_ids_;
-  std::vector<hlo::Dims> parameter_dims_;
-  std::map<uint32_t, Value> renamed_;  // values within bodies that are values outside
-  std::map<uint32_t, MemoryKind> kinds_;
-  std::map<uint32_t, std::string> names_;
-  std::map<const Hoisted*, bool> hoist_;
-  std::set<uint32_t> protected_, on_host_;
-  std::vector<Held> held_, at_peak_;
-  double in_use_ = 0, peak_ = 0, most_since_ = 0;
-  std::vector<double> samples_;
+  LoopRoles roles_;
+  MemoryUse memory_;
+  double host_bytes_ = 0;
+  std::vector<bool> is_argument_, is_over_argument_;  // values: parameters, and results that take over their memory
+  std::set<hlo::Dims> parameter_dims_;
+  std::unordered_map<uint32_t, Value> renamed_;  // values within bodies that are values outside
+  std::set<uint32_t> protected_;
+  std::unordered_map<uint32_t, const Block*> hoisted_;  // where what is moved out of loops begins to lie
   std::map<std::tuple<std::string, AxisSet, DType, LoopRole>, CollectiveGroup> groups_;
 };
 
 }  // namespace
-
-int64_t on_chip_memory(Generation generation) {
-  constexpr int64_t kMiB = int64_t{1} << 20;
-  switch (generation) {
-    case Generation::V5e: case Generation::V6e: return 128 * kMiB;
-    case Generation::V7x: return 64 * kMiB;
-    case Generation::V4: case Generation::V5p: return 16 * kMiB;
-  }
-  return 0;
-}
 
 AnalyticPlan analyze_graph(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip) {
   return Walk(graph, arguments, on_chip).run();
@@ -566,7 +424,7 @@ AnalyticPlan analyze_graph(const hlo::Graph& graph, std::span<const Argument> ar
 
 AnalyticPlan analyze_step(const StepProgram& step, Generation generation) {
   FLAMBEAU_CHECK(step.program && step.program->graph, "a step that was recorded for planning keeps its graph");
-  return analyze_graph(*step.program->graph, step.arguments, on_chip_memory(generation));
+  return analyze_graph(*step.program->graph, step.arguments, chip_of(generation).on_chip_memory);
 }
 
 }  // namespace flambeau::plan

@@ -15,6 +15,7 @@
 #include "hlo/graph.h"
 #include "plan/chips.h"
 #include "plan/program.h"
+#include "plan/propagate.h"
 #include "plan/report.h"
 #include "plan/timeline.h"
 
@@ -24,17 +25,15 @@ struct AnalyticPlan {
   Memory memory;  // without a limit
   Work work;
   std::vector<CollectiveGroup> collectives;  // most bytes first
+  std::vector<AxisSet> axes;                 // of each of them, over the program's mesh
   std::map<std::string, double> flops_at;    // by place, named as in the collectives
 };
-
-// Bytes on a device's chip that its compiler keeps values of loops in, as was seen of its programs.
-int64_t on_chip_memory(Generation generation);
 
 AnalyticPlan analyze_step(const StepProgram& step, Generation generation);
 // `arguments`: of each parameter of the graph.
 AnalyticPlan analyze_graph(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip);
 
-// How long its step may take, and what of its collectives may be hidden, which is filled in.
-Estimate estimate(AnalyticPlan& plan, const std::vector<std::pair<std::string, int64_t>>& mesh, const DeviceRates& rates);
+// How long its step may take, and what of its collectives may be hidden, which is filled in. `mesh` is the program's.
+Estimate estimate(AnalyticPlan& plan, const std::vector<hlo::MeshAxis>& mesh, const DeviceRates& rates);
 
 }  // namespace flambeau::plan

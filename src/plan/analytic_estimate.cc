@@ -9,27 +9,26 @@ namespace flambeau::plan {
 namespace {
 
 // Devices of a slice, and slices, that a collective over these axes joins.
-std::pair<int64_t, int64_t> extent_of(const CollectiveGroup& group, const std::vector<std::pair<std::string, int64_t>>& mesh,
-                                      const DeviceRates& rates) {
+std::pair<int64_t, int64_t> extent_of(AxisSet axes, const std::vector<hlo::MeshAxis>& mesh, const DeviceRates& rates) {
   int64_t within = 1, across = 1;
-  const std::string axes = " x " + group.axes + " x ";
-  for (const auto& [name, size] : mesh) {
-    if (axes.find(" x " + name + " x ") == std::string::npos) continue;
-    const bool crosses = std::ranges::find(rates.dcn_axes, name) != rates.dcn_axes.end();
-    (crosses ? across : within) *= size;
+  for (size_t i = 0; i < mesh.size(); ++i) {
+    if ((axes >> i & 1) == 0) continue;
+    const bool crosses = std::ranges::find(rates.dcn_axes, mesh[i].name) != rates.dcn_axes.end();
+    (crosses ? across : within) *= mesh[i].size;
   }
   return {within, across};
 }
 
-bool in_layers(const CollectiveGroup& group) { return group.place.starts_with("layers"); }
+bool in_layers(std::string_view place) { return place.starts_with("layers"); }
 
 }  // namespace
 
-Estimate estimate(AnalyticPlan& plan, const std::vector<std::pair<std::string, int64_t>>& mesh, const DeviceRates& rates) {
+Estimate estimate(AnalyticPlan& plan, const std::vector<hlo::MeshAxis>& mesh, const DeviceRates& rates) {
   std::map<std::string, double> seconds_at;  // of each place
   double all = 0;
-  for (const CollectiveGroup& group : plan.collectives) {
-    const auto [within, across] = extent_of(group, mesh, rates);
+  for (size_t i = 0; i < plan.collectives.size(); ++i) {
+    const CollectiveGroup& group = plan.collectives[i];
+    const auto [within, across] = extent_of(plan.axes[i], mesh, rates);
     const double seconds = collective_seconds(group.kind, group.bytes, within, across, rates);
     seconds_at[group.place] += seconds;
     all += seconds;
@@ -38,10 +37,10 @@ Estimate estimate(AnalyticPlan& plan, const std::vector<std::pair<std::string, i
   std::map<std::string, double> hidden;  // parts
   for (const auto& [place, seconds] : seconds_at) {
     const double products = plan.flops_at[place] / rates.flops;
-    hidden[place] = place.starts_with("layers") && seconds > 0 ? std::min(1.0, products / seconds) : 0;
+    hidden[place] = in_layers(place) && seconds > 0 ? std::min(1.0, products / seconds) : 0;
     exposed += seconds * (1 - hidden[place]);
   }
-  for (CollectiveGroup& group : plan.collectives) group.overlapped = in_layers(group) ? group.bytes * hidden[group.place] : 0;
+  for (CollectiveGroup& group : plan.collectives) group.overlapped = in_layers(group.place) ? group.bytes * hidden[group.place] : 0;
   Estimate result = estimate(plan.work, all, exposed, rates);
   result.assumptions.push_back(
       "In the layers, what is sent hides behind products of the same loop as far as these take; elsewhere nothing hides it.");

@@ -194,9 +194,49 @@ TEST(Analytic, LoopsMultiply) {
   EXPECT_EQ(only(plan).bytes, 15.0 * 8 * 8 * 4);
 }
 
+// Sums of microbatches: their loop is neither of the layers that it holds.
+TEST(Analytic, TellsLoopsByTheirSites) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({8, 8}, {{}, {}}), w = p.parameter({8, 8}, {{}, {}});
+  const auto layers = [&](Builder& outer, const Value& from, const char* site) {
+    outer.set_site(site);
+    return outer.for_loop(3, std::array{from}, [&](Builder& b, std::span<const Value> state) {
+      b.set_site(site);
+      return b.for_loop(2, std::array{state[1]}, [&](Builder& inner, std::span<const Value> carry) {
+        inner.set_site("layers/attention");
+        return std::vector{inner.dot_general(carry[1], w, DotDims{{}, {}, {1}, {0}})};
+      });
+    })[0];
+  };
+  const auto sum = p.b.for_loop(5, std::array{x}, [&](Builder& b, std::span<const Value> state) {
+    const Value y = layers(b, state[1], "layers/loop");
+    b.set_site("loss/head");
+    const Value z = b.dot_general(y, w, DotDims{{}, {}, {1}, {0}});
+    const Value dx = layers(b, z, "backward/layers/loop");
+    b.set_site("backward/layers/add");
+    return std::vector{b.add(b.add(state[1], dx), b.sin(dx))};
+  });
+  const AnalyticPlan plan = p.analyze({sum[0]});
+  const double product = 2.0 * 8 * 8 * 8;
+  const std::map<std::string, double> want = {
+      {"layers, forward", 5 * 6 * product}, {"accumulation", 5 * product}, {"layers, backward", 5 * 6 * product}, {"outside of the layers", 0}};
+  EXPECT_EQ(plan.flops_at, want);
+}
+
 // ---- memory -------------------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMiB = 1 << 20;
+
+TEST(Fusion, BarriersNameEachOperand) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({2048, 1024}, {{"a"}, {}}), w = p.parameter({1024, 1024}, {{}, {}});
+  const Value y = p.b.dot_general(x, w, DotDims{{}, {}, {1}, {0}}), sum = p.b.reduce(y, {0}, hlo::Reduction::Sum);
+  const auto both = p.b.optimization_barrier(std::array{sum, y});
+  p.graph.set_results({p.b.dot_general(both[1], w, DotDims{{}, {}, {1}, {0}}), both[0]});
+  const Layouts layouts(p.graph);
+  const Fusion fusion(p.graph, layouts);
+  EXPECT_EQ(fusion.storage(both[1]), y);
+}
 
 TEST(Analytic, ElementwiseOperationsAreOneKernel) {
   Program p({{"a", 2}});
@@ -241,6 +281,19 @@ TEST(Analytic, LoopsHoldTheirState) {
   EXPECT_EQ(sum, plan.memory.total);
   EXPECT_EQ(plan.memory.largest.front().bytes, 12 * kMiB);
   EXPECT_EQ(plan.memory.largest.front().shape, "f32[6,512,1024]");
+}
+
+// What a loop reads of outside is there in the next turn: no turn writes over it.
+TEST(Analytic, LoopsLeaveWhatTheyReadAlone) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({1024, 1024}, {{"a"}, {}});  // 2 MiB a device, as are all values but w
+  const Value w = p.parameter({1024, 1024}, {{}, {}});
+  const auto times_w = [&](Value v) { return p.b.dot_general(v, w, DotDims{{}, {}, {1}, {0}}); };
+  const Value y = times_w(x);
+  const auto last = p.b.for_loop(3, std::array{x}, [&](Builder& b, std::span<const Value> carry) {
+    return std::vector{b.exp(b.add(y, carry[1]))};
+  });
+  EXPECT_EQ(p.analyze({times_w(last[0]), y}).memory.total, (2 + 4 + 2 + 2 + 2) * kMiB);
 }
 
 // The rows of a stack that loops convert are converted before the first of them, all at once.

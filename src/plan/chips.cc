@@ -8,6 +8,7 @@ namespace flambeau::plan {
 namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kGibi = double{1 << 30};
+constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr double kGigabit = 1e9 / 8;
 
 // From Google Cloud's documentation, cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, "System architecture" (the page about
@@ -17,7 +18,8 @@ constexpr double kGigabit = 1e9 / 8;
 // what is sent, half of it. Older pages gave the half, in bits: 1,600 Gbit/s for v5e, 4,800 for v5p (and 3,584 for v6e, 12 %
 // above what is given now). The 9,600 Gbit/s that are told of TPU7x are both directions.
 //
-// device_memory: libtpu 0.0.52, attribute device_memory_bytes_limit; smaller slices have up to 0.01 % more.
+// device_memory: libtpu 0.0.52, attribute device_memory_bytes_limit; smaller slices have up to 0.01 % more. on_chip_memory: as
+// was seen of its programs.
 constexpr std::array<Chip, 5> kChips = {{
     {.generation = Generation::V4,
      .name = "v4",
@@ -36,6 +38,7 @@ constexpr std::array<Chip, 5> kChips = {{
               // "How To Scale Your Model", chapter 2 (jax-ml.github.io/scaling-book): 25 GB/s a host, of four chips.
               .dcn_bandwidth = 50 * kGigabit},
      .device_memory = 33'012'318'208,
+     .on_chip_memory = 16 * kMebi,
      .links = 6,
      .dimensions = 3,
      .largest_slice = 4096,
@@ -55,6 +58,7 @@ constexpr std::array<Chip, 5> kChips = {{
               .ici_bandwidth = 200 * kGiga,
               .dcn_bandwidth = 25 * kGigabit},  // 6.4 Tbit/s for the 256 chips of a pod
      .device_memory = 16'909'205'504,
+     .on_chip_memory = 128 * kMebi,
      .links = 4,
      .dimensions = 2,
      .largest_slice = 256,
@@ -74,6 +78,7 @@ constexpr std::array<Chip, 5> kChips = {{
               .ici_bandwidth = 600 * kGiga,
               .dcn_bandwidth = 50 * kGigabit},
      .device_memory = 102'783'516'672,
+     .on_chip_memory = 16 * kMebi,
      .links = 6,
      .dimensions = 3,
      .largest_slice = 6144,  // of the 8,960 chips of a pod: "the largest job that can be scheduled"
@@ -93,6 +98,7 @@ constexpr std::array<Chip, 5> kChips = {{
               .ici_bandwidth = 400 * kGiga,
               .dcn_bandwidth = 100 * kGigabit},
      .device_memory = 33'545'912'320,
+     .on_chip_memory = 128 * kMebi,
      .links = 4,
      .dimensions = 2,
      .largest_slice = 256,
@@ -112,6 +118,7 @@ constexpr std::array<Chip, 5> kChips = {{
               .ici_bandwidth = 600 * kGiga,
               .dcn_bandwidth = 100 * kGigabit},
      .device_memory = 101'715'017'728,
+     .on_chip_memory = 64 * kMebi,
      .links = 6,
      .dimensions = 3,
      .largest_slice = 9216,

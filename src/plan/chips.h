@@ -38,6 +38,7 @@ struct Chip {
 
   Peak peak;                   // of a chip
   int64_t device_memory = 0;   // bytes a program may use of one DEVICE's memory: what libtpu says of the largest slice
+  int64_t on_chip_memory = 0;  // bytes of one DEVICE's own memory in which the compiler keeps values of loops
   int64_t links = 0;           // of ICI, of a chip inside a torus: two in each dimension
   int64_t dimensions = 0;      // of the torus
   int64_t largest_slice = 0;   // chips

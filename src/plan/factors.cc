@@ -134,7 +134,6 @@ class Factors {
     for (size_t i = 0; i < lhs_contracting.size(); ++i) add({in(0, lhs_contracting[i]), in(1, rhs_contracting[i])});
   }
 
-
   void gather() {
     const Dims &offsets = dims_of(node_, "dimension_numbers.offset_dims"),
                &collapsed = dims_of(node_, "dimension_numbers.collapsed_slice_dims"),
@@ -146,7 +145,7 @@ class Factors {
       const int64_t result = offsets[window++];
       if (sizes[static_cast<size_t>(d)] == node_.operands[0].dim(d)) add({in(0, d), out(0, result)});
     }
-    indexed(1, vector_dim, offsets, batching, dims_of(node_, "dimension_numbers.start_indices_batching_dims"),
+    indexed(vector_dim, offsets, batching, dims_of(node_, "dimension_numbers.start_indices_batching_dims"),
             [&](int64_t d) { return out(0, d); }, node_.results[0].rank());
   }
 
@@ -165,19 +164,19 @@ class Factors {
         add(std::move(factor));
       }
     }
-    indexed(1, vector_dim, windows, batching, dims_of(node_, "scatter_dimension_numbers.scatter_indices_batching_dims"),
+    indexed(vector_dim, windows, batching, dims_of(node_, "scatter_dimension_numbers.scatter_indices_batching_dims"),
             [&](int64_t d) { return in(2, d); }, node_.operands[2].rank());
   }
 
-  // Dimensions of the indices, but the one of the index vector, are those of `other` that are no windows, in order.
+  // Dimensions of operand 1, the indices, but the one of the index vector, are those of `other` that are no windows, in order.
   template <class Other>
-  void indexed(size_t indices, int64_t vector_dim, const Dims& windows, const Dims& batching, const Dims& indices_batching,
+  void indexed(int64_t vector_dim, const Dims& windows, const Dims& batching, const Dims& indices_batching,
                const Other& other, int64_t rank) {
     int64_t d = 0;
     for (int64_t result = 0; result < rank; ++result) {
       if (contains(windows, result)) continue;
       if (d == vector_dim) ++d;
-      Factor factor{in(indices, d), other(result)};
+      Factor factor{in(1, d), other(result)};
       if (const auto at = std::ranges::find(indices_batching, d); at != indices_batching.end()) {
         const int64_t operand = batching[static_cast<size_t>(at - indices_batching.begin())];
         factor.push_back(in(0, operand));

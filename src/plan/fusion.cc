@@ -65,7 +65,7 @@ void Fusion::visit(const Block& block, const Node* loop) {
     std::vector<Value> seen;
     for (const Value operand : node->operands) {
       if (std::ranges::find(seen, operand) != seen.end()) continue;
-      const bool renames = !node->results.empty() && form(node->results[0]) == Form::Alias && seen.empty();
+      const bool renames = std::ranges::any_of(node->results, [&](Value v) { return form(v) == Form::Alias && original_of(v) == operand; });
       seen.push_back(operand);
       if (!renames) ++users_[storage(operand).id()];
       if (reads_memory(*node) || (node->op == Op::ShardingConstraint && !share(*node).transfers.empty())) need(operand);
@@ -107,8 +107,14 @@ void Fusion::find_hoisted(const Node& node, const Node* loop) {
 
 void Fusion::need(Value value) { wanted_whole_[storage(value).id()] = true; }
 
+Value Fusion::original_of(Value alias) const {
+  const Node& node = *graph_.definition(alias);
+  if (node.op != Op::OptimizationBarrier) return node.operands[0];
+  return node.operands[size_t(std::ranges::find(node.results, alias) - node.results.begin())];
+}
+
 Value Fusion::storage(Value value) const {
-  while (form(value) == Form::Alias) value = graph_.definition(value)->operands[0];
+  while (form(value) == Form::Alias) value = original_of(value);
   return value;
 }
 

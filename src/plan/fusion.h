@@ -48,6 +48,8 @@ class Fusion {
   const std::vector<Hoisted>& hoisted() const { return hoisted_; }
 
  private:
+  // The operand that an alias is another name for.
+  hlo::Value original_of(hlo::Value alias) const;
   void visit(const hlo::Block& block, const hlo::Node* loop);
   void classify(const hlo::Node& node);
   void find_hoisted(const hlo::Node& node, const hlo::Node* loop);

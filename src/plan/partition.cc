@@ -66,7 +66,7 @@ class Partitioner {
   }
 
   // The result, made as parts of a sum over `summed`, comes to lie as its layout says.
-  void sum_result(Value result, Layout made, AxisSet summed, std::string_view whole_kind, bool windowed) {
+  void sum_result(Value result, Layout made, AxisSet summed, bool windowed) {
     const Layout& wanted = layouts_.of(result);
     const DType dtype = result.dtype() == DType::BF16 ? DType::F32 : result.dtype();
     const double widening = double(byte_size(dtype)) / double(byte_size(result.dtype()));
@@ -83,7 +83,7 @@ class Partitioner {
     if (windowed && whole == 0 && parts >= kShortestRing && parts <= kLongestRing)
       add("collective-permute", scatter, dtype, bytes * (parts + 1) / parts, parts + 1);
     else add(in_lanes ? "reduce-scatter" : "all-reduce", scatter, dtype, bytes);
-    add(whole_kind, whole, dtype, layouts_.local_bytes(result, scattered) * widening);
+    add("all-reduce", whole, dtype, layouts_.local_bytes(result, scattered) * widening);
     reshard(result, scattered, wanted);
   }
 
@@ -111,7 +111,7 @@ class Partitioner {
     reshard(node_.operands[0], layouts_.of(node_.operands[0]), lhs);
     if (!(node_.operands[0] == node_.operands[1])) reshard(node_.operands[1], layouts_.of(node_.operands[1]), rhs);
     const double largest = std::max(global_bytes(node_.operands[0]), global_bytes(node_.operands[1]));
-    sum_result(node_.results[0], made, summed, "all-reduce", largest >= kWindowedBytes);
+    sum_result(node_.results[0], made, summed, largest >= kWindowedBytes);
   }
 
   static double global_bytes(Value value) { return double(value.type().bytes()); }
@@ -156,7 +156,7 @@ class Partitioner {
       if (everyone && axes_of(made) == 0) {
         add("all-reduce", summed, node_.results[i].dtype(), layouts_.local_bytes(node_.results[i], made));
       } else {
-        sum_result(node_.results[i], made, summed, "all-reduce", false);
+        sum_result(node_.results[i], made, summed, /*windowed=*/false);
       }
     }
   }

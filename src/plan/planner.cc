@@ -29,19 +29,19 @@ runtime::Target target_of(const Pod& pod) {
 }
 
 // Axes of the mesh along which devices of different slices meet: devices are numbered slice by slice.
-std::vector<std::string> axes_across_slices(const Pod& pod, const std::vector<std::pair<std::string, int64_t>>& mesh) {
+std::vector<std::string> axes_across_slices(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh) {
   std::vector<std::string> across;
   if (pod.slices == 1) return across;
   const int64_t devices_per_slice = pod.devices() / pod.slices;
   int64_t inner = 1;
   for (auto axis = mesh.rbegin(); axis != mesh.rend(); ++axis) {
-    inner *= axis->second;
-    if (inner > devices_per_slice) across.push_back(axis->first);
+    inner *= axis->size;
+    if (inner > devices_per_slice) across.push_back(axis->name);
   }
   return across;
 }
 
-DeviceRates rates_of(const Pod& pod, const std::vector<std::pair<std::string, int64_t>>& mesh) {
+DeviceRates rates_of(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh) {
   const Peak peak = pod.chip().device_peak();
   return {.flops = peak.bf16_flops,
           .hbm_bytes = peak.hbm_bandwidth,

@@ -86,8 +86,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   result.degrees = train::configured_degrees(config, *model, target.device_count);
   result.batching = train::batching(config, result.degrees.data_parallel());
   spmd::use_plan(spmd::Plan(result.degrees, spmd::standard_rules(config.parallelism.enable_sequence_parallel)));
-  if (const hlo::Mesh* mesh = runtime::Engine::hlo_mesh())
-    for (const hlo::MeshAxis& axis : mesh->axes) result.mesh.emplace_back(axis.name, axis.size);
+  if (const hlo::Mesh* mesh = runtime::Engine::hlo_mesh()) result.mesh = mesh->axes;
 
   model->parameters().allocate(device::tpu());
   model->prepare(device::tpu(), result.batching.context);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "hlo/graph.h"
 #include "pjrt/pjrt.h"
 #include "plan/memory.h"
 #include "runtime/engine.h"
@@ -22,7 +23,7 @@ struct StepProgram {
   std::shared_ptr<const runtime::Program> program;  // the same as a graph, with the layout of every argument
   pjrt::CompileOptions options;      // partitions and flags
   std::vector<Argument> arguments;   // by parameter number
-  std::vector<std::pair<std::string, int64_t>> mesh;  // axes longer than 1, major first
+  std::vector<hlo::MeshAxis> mesh;   // axes longer than 1, major first
   spmd::Degrees degrees;
   train::Batching batching;
   int64_t parameters = 0;            // elements

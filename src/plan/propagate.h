@@ -36,7 +36,7 @@ using Factor = std::vector<Place>;
 // Of an operation without a body. What it leaves out has to be whole on each device.
 std::vector<Factor> factors_of(const hlo::Node& node);
 
-// The numbers of an attribute; InvalidArgument when the node has no such list.
+// The numbers of an attribute that every node of this operation has.
 const hlo::Dims& dims_of(const hlo::Node& node, std::string_view attribute);
 
 class Layouts {

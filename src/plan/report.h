@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "hlo/graph.h"
+
 namespace flambeau::plan {
 
 // What a piece of memory holds.
@@ -80,7 +82,7 @@ struct Report {
   std::string pod, device_kind;       // "v5e:4x4 (16 chips)", "TPU v5 lite"
   std::string source;                 // "libtpu, first phase", "libtpu, full compilation", "analytic"
   int64_t devices = 0, chips = 0, slices = 1;
-  std::vector<std::pair<std::string, int64_t>> mesh;  // axis, degree: ("shard", 16)
+  std::vector<hlo::MeshAxis> mesh;  // axis, degree: ("shard", 16)
   int64_t parameters = 0;
   int64_t tokens_per_step = 0, sequences_per_device = 0, context = 0, accumulation = 1;
   std::string activation_checkpoint, attention;

@@ -141,7 +141,7 @@ std::vector<std::pair<std::string, Report>> odd_reports() {
   r.memory.largest[0].name =
       "a]]>\n\t\xe2\x80\xae\xed\xa0\x80<!-- "
       "\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4";
-  r.config = r.attention = r.collectives[0].axes = r.changes[0].what = r.warnings[0] = r.mesh[0].first =
+  r.config = r.attention = r.collectives[0].axes = r.changes[0].what = r.warnings[0] = r.mesh[0].name =
       r.memory.largest[0].name;
   r.estimate.assumptions[0] = r.changes[2].failure = r.memory.largest[0].shape = r.model;
   odd.emplace_back("hostile names", r);

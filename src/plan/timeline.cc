@@ -47,7 +47,7 @@ Sending sending_of(std::string_view kind, double bytes, int64_t within, int64_t 
 
 Sending sending_of(const Collective& c, const MeshAxes& mesh, const DeviceRates& rates) {
   int64_t within = 1, across = 1;
-  for (const size_t axis : axes_of(c, mesh)) (crosses_slices(mesh[axis].first, rates) ? across : within) *= mesh[axis].second;
+  for (const size_t axis : axes_of(c, mesh)) (crosses_slices(mesh[axis].name, rates) ? across : within) *= mesh[axis].size;
   if (c.kind == "collective-permute" && c.group_size < 2) return {};
   if (c.between_slices) return sending_of(c.kind, static_cast<double>(c.bytes()), 1, std::max<int64_t>(c.group_size, 1), rates);
   if (within * across == 1) within = std::max<int64_t>(c.group_size, 1);  // not told: taken as of one slice

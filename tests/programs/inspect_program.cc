@@ -7,11 +7,18 @@
 // a program that does not fit gives {"out_of_memory": the compiler's text}.
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <iostream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "hlo/compiled/analysis.h"
 #include "hlo/compiled/axes.h"
@@ -34,8 +41,8 @@ struct Request {
   bool whole = false;
 };
 
-// The program's mesh, `sdy.mesh @mesh = <["a"=4,"b"=2]>`; empty without one.
-MeshAxes mesh_of(std::string_view program) {
+// The program's mesh, `sdy.mesh @mesh = <["a"=4,"b"=2]>`; empty without one, none where its sizes are impossible.
+std::optional<MeshAxes> mesh_of(std::string_view program) {
   MeshAxes mesh;
   const size_t at = program.find("sdy.mesh @");
   if (at == std::string_view::npos) return mesh;
@@ -44,18 +51,17 @@ MeshAxes mesh_of(std::string_view program) {
   for (size_t sign = line.find("\"="); sign != std::string_view::npos; sign = line.find("\"=", sign + 2)) {
     int64_t size = 0;
     std::from_chars(line.data() + sign + 2, line.data() + line.size(), size);
-    if (size < 1 || product > (1 << 20) / size)
-      raise<InvalidArgument>("[inspect_program] expected a mesh with sizes, got {}; say --partitions", line);
+    if (size < 1 || product > (1 << 20) / size) return std::nullopt;
     product *= size;
     const size_t quote = line.rfind('"', sign - 1);
-    mesh.emplace_back(line.substr(quote + 1, sign - quote - 1), size);
+    mesh.push_back({std::string(line.substr(quote + 1, sign - quote - 1)), size});
   }
   return mesh;
 }
 
 int partitions_of(const MeshAxes& mesh) {
   int64_t product = 1;
-  for (const auto& [name, size] : mesh) product *= size;
+  for (const hlo::MeshAxis& axis : mesh) product *= axis.size;
   return static_cast<int>(product);
 }
 
@@ -90,8 +96,6 @@ json to_json(const Analysis& analysis, const MeshAxes& mesh) {
                            {"result_bytes", c.result_bytes},
                            {"group_size", c.group_size},
                            {"axes", hlo::compiled::axes_name(axes_of(c, mesh), mesh)},
-                           {"overlapped_flops", analysis.overlapped_flops(c)},
-                           {"overlapped_bytes", analysis.overlapped_bytes(c)},
                            {"loop", c.loop},
                            {"loop_depth", analysis.nest(c.loop).size()},
                            {"runs", analysis.runs(c.loop)},
@@ -158,8 +162,9 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
                     {"device_memory", result.device_memory},
                     {"remarks", pjrt::remarks(result.diagnostics)},
                     {"memory", nullptr}};
-  compiled.notes["buffers"] = to_json(hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges));
-  if (result.memory) compiled.notes["memory"] = {{"total", result.memory->total}, {"host", result.memory->host}};
+  const Buffers buffers = hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges);
+  compiled.notes["buffers"] = to_json(buffers);
+  if (!buffers.allocations.empty()) compiled.notes["memory"] = {{"total", buffers.hbm_bytes()}, {"host", buffers.host_bytes()}};
   return compiled;
 }
 
@@ -177,7 +182,10 @@ Compiled compile_for_cpu(const Request& request, const std::string& program, int
 
 json inspect(const Request& request) {
   std::string program = read_file(request.file);
-  const MeshAxes mesh = mesh_of(program);
+  const std::optional<MeshAxes> found = mesh_of(program);
+  if (!found && request.partitions <= 0)
+    raise<InvalidArgument>("[inspect_program] expected a mesh of devices that exist, got another; say --partitions");
+  const MeshAxes mesh = found.value_or(MeshAxes{});
   const int partitions = request.partitions > 0 ? request.partitions : partitions_of(mesh);
   json out = {{"partitions", partitions}};
   try {

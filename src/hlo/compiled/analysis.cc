@@ -26,6 +26,18 @@ std::string op_name_of(const Scope& scope, const Instruction& i) {
   return {};
 }
 
+// Whether a fusion holds what stands in `scope`.
+bool is_fused(const Scope& scope) {
+  for (const Scope* s = &scope; s->call != nullptr && s->call->opcode != "while"; s = s->caller) {
+    if (s->call->opcode == "fusion") return true;
+  }
+  return false;
+}
+
+bool is_same(const Collective& a, const Collective& b) {
+  return a.kind == b.kind && a.type == b.type && a.operand_bytes == b.operand_bytes && a.group_size == b.group_size;
+}
+
 // The indices of a computation's instructions as they run; operands before users where no whole schedule says more.
 std::vector<int> order_of(const Computation& computation) {
   if (computation.schedule.size() == computation.instructions.size()) return computation.schedule;
@@ -98,16 +110,18 @@ class Walker {
 
   void run_operation(const Scope& scope, int index, int loop, int depth, Started& started) {
     const Instruction& i = scope.at(index);
+    if (awaits_operands(i)) return;
+    const bool brings = brings_operands(scope, i);
     Operation operation{.name = i.name, .opcode = i.opcode, .op_name = i.op_name, .loop = loop};
     std::vector<size_t> begun;
-    look_into(scope, i, loop, depth, operation, begun);
+    look_into(scope, brings ? scope.at(i.operands[0]) : i, loop, depth, operation, begun);
     const Traffic bytes = traffic(module_, scope, i);
     operation.bytes_read = bytes.read;
     operation.bytes_written = bytes.written;
     if (begun.empty() && operation.flops == 0 && bytes.read + bytes.written == 0) return;
     analysis_.operations.push_back(std::move(operation));
     if (i.opcode == "send") started.emplace(receiver_of(scope.computation, i), std::move(begun));
-    else if (i.opcode.ends_with("-start")) started.emplace(index, std::move(begun));
+    else if (i.opcode.ends_with("-start") || brings) started.emplace(index, std::move(begun));
   }
 
   // What an instruction, or the fusion that it is, multiplies and sends.
@@ -132,13 +146,13 @@ class Walker {
   // A collective that begins with the operation to come, or a further piece of one that began before.
   void take_collective(const Scope& scope, const Instruction& i, int loop, std::vector<size_t>& begun) {
     const size_t here = analysis_.operations.size();
-    if (const auto known = piece_of(i.channel, loop)) {
+    Collective c = i.opcode == "send" ? transfer_at(scope, i, device_count_) : collective_at(scope, i, device_count_);
+    if (const auto known = piece_of(scope, c, loop)) {
       end_at(*known, here);
       return;
     }
-    if (i.channel != 0) seen_.emplace(std::pair(i.channel, loop), analysis_.collectives.size());
+    if (i.channel != 0) seen_.insert_or_assign({i.channel, loop}, analysis_.collectives.size());
     if (begins_and_goes_on(scope.computation, i)) going_on_.insert(analysis_.collectives.size());
-    Collective c = i.opcode == "send" ? transfer_at(scope, i, device_count_) : collective_at(scope, i, device_count_);
     c.loop = loop;
     c.op_name = op_name_of(scope, i);
     c.operation = c.begin = c.end = here;
@@ -146,13 +160,15 @@ class Walker {
     analysis_.collectives.push_back(std::move(c));
   }
 
-  // The collective that an instruction of this channel in `loop` is a part of: one that began there, or around the loop and
-  // goes on.
-  std::optional<size_t> piece_of(int64_t channel, int loop) const {
-    if (channel == 0) return std::nullopt;
+  // The collective that `c`, in `loop`, is a part of: one that began there, or around the loop and goes on. Only fusions hold
+  // pieces, and a channel alone does not tell whose: who writes collectives by hand may give all of them the same one.
+  std::optional<size_t> piece_of(const Scope& scope, const Collective& c, int loop) const {
+    if (c.channel == 0 || !is_fused(scope)) return std::nullopt;
     for (int around = loop;; around = analysis_.loops[static_cast<size_t>(around)].parent) {
-      const auto found = seen_.find({channel, around});
-      if (found != seen_.end() && (around == loop || going_on_.contains(found->second))) return found->second;
+      const auto found = seen_.find({c.channel, around});
+      if (found != seen_.end() && (around == loop || going_on_.contains(found->second)) &&
+          is_same(analysis_.collectives[found->second], c))
+        return found->second;
       if (around < 0) return std::nullopt;
     }
   }
@@ -160,7 +176,7 @@ class Walker {
   // The collective has ended before the operation `position`; what lies after its own first operation is beside it.
   void end_at(size_t collective, size_t position) {
     Collective& c = analysis_.collectives[collective];
-    if (asynchronous_.insert(collective).second) ++c.begin;
+    if (c.begin == c.operation) ++c.begin;  // it has not been seen to be asynchronous
     c.end = std::max(c.begin, position);
   }
 
@@ -181,7 +197,7 @@ class Walker {
   int64_t device_count_;
   int64_t visits_ = 0;
   std::map<std::pair<int64_t, int>, size_t> seen_;  // channel and loop: a collective
-  std::set<size_t> going_on_, asynchronous_;        // collectives
+  std::set<size_t> going_on_;                       // collectives
   std::vector<LoopSite> sites_;
   Analysis analysis_;
 };
@@ -189,10 +205,7 @@ class Walker {
 }  // namespace
 
 bool runs_callees(std::string_view opcode) {
-  for (const std::string_view runs : {"fusion", "call", "conditional", "async-start", "custom-call"}) {
-    if (opcode == runs) return true;
-  }
-  return false;
+  return is_one_of(opcode, {"fusion", "call", "conditional", "async-start", "custom-call"});
 }
 
 std::string value_name(std::string_view instruction, const std::vector<int64_t>& element) {
@@ -217,7 +230,11 @@ std::vector<int> Analysis::nest(int loop) const {
   return nest;
 }
 
-double Analysis::runs(int loop) const { return runs_within(loop, -1); }
+double Analysis::runs(int loop) const {
+  double runs = 1;
+  for (const int l : nest(loop)) runs *= static_cast<double>(loops[static_cast<size_t>(l)].trips.value_or(1));
+  return runs;
+}
 
 double Analysis::flops() const {
   double total = 0;
@@ -228,26 +245,6 @@ double Analysis::flops() const {
 double Analysis::hbm_bytes() const {
   double total = 0;
   for (const Operation& o : operations) total += o.bytes() * runs(o.loop);
-  return total;
-}
-
-// A loop that lies between begin and end runs all its turns there.
-double Analysis::runs_within(int loop, int outer) const {
-  double runs = 1;
-  for (; loop >= 0 && loop != outer; loop = loops[static_cast<size_t>(loop)].parent)
-    runs *= static_cast<double>(loops[static_cast<size_t>(loop)].trips.value_or(1));
-  return runs;
-}
-
-double Analysis::overlapped_flops(const Collective& c) const {
-  double total = 0;
-  for (size_t i = c.begin; i < c.end; ++i) total += operations[i].flops * runs_within(operations[i].loop, c.loop);
-  return total;
-}
-
-double Analysis::overlapped_bytes(const Collective& c) const {
-  double total = 0;
-  for (size_t i = c.begin; i < c.end; ++i) total += operations[i].bytes() * runs_within(operations[i].loop, c.loop);
   return total;
 }
 

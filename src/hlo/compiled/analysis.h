@@ -78,7 +78,7 @@ struct Analysis {
   std::vector<Parameter> parameters;  // of the entry, by number
   Shape result;                       // usually a tuple
   std::vector<Loop> loops;            // outer before inner
-  // An asynchronous one counts once however many pieces it is in: those of a channel in a loop are one.
+  // An asynchronous one counts once however many pieces it is in: in fusions of a loop, those of a channel that do the same are one.
   std::vector<Collective> collectives;
   std::vector<Contraction> contractions;
   std::vector<Operation> operations;  // in the order in which they run; those of a loop stand where the loop runs
@@ -88,11 +88,8 @@ struct Analysis {
 
   std::vector<int> nest(int loop) const;  // outermost first
   double runs(int loop) const;            // of what stands in the loop, in one run of the program: the product of trips
-  double runs_within(int loop, int outer) const;  // the same, in one run of what stands in `outer`, a loop around it
   double flops() const;                   // of all contractions
   double hbm_bytes() const;               // that all operations read and write
-  double overlapped_flops(const Collective& collective) const;  // of what runs while it is under way, once
-  double overlapped_bytes(const Collective& collective) const;  // the same, of HBM
   LoopRole role(int loop) const;          // of the innermost loop around with a role
   bool exact() const;                     // whether all trip counts are known
 };

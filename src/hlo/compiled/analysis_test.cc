@@ -1,8 +1,14 @@
 // Trip counts, groups and FLOPs of small modules made by hand. tests/compiled_test.cc analyzes what compilers make.
 #include "hlo/compiled/analysis.h"
 
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "hlo/compiled/test_module.h"
 
 namespace flambeau::hlo::compiled {
@@ -200,7 +206,6 @@ TEST(Analysis, CountsAnAsynchronousCollectiveOnce) {
   EXPECT_EQ(analysis.collectives[1].kind, "all-gather");
 }
 
-// Begun in the entry, going on in a loop of six turns, waited for behind it; one that lies in the loop alone runs six times.
 // As TPU's compiler has it: what is summed is sent to the runtime and received again, under one name.
 TEST(Analysis, ReadsTransfersBetweenSlices) {
   const std::string f32 = shape(kF32, {4}), large = shape(kF32, {8}), token = ProtoWriter().integer(2, 17).str();
@@ -240,6 +245,60 @@ TEST(Analysis, ReadsTransfersBetweenSlices) {
   EXPECT_EQ(c.group_size, 8);
 }
 
+// Collectives that a program's author wrote may all have the same channel; an instruction that stands alone is never a piece.
+TEST(Analysis, TellsCollectivesOfOneChannelApart) {
+  const std::string f32 = shape(kF32, {4}), row = shape(kF32, {2}), channel = integer_field(26, 1);
+  const std::string scatter = computation(1, {parameter(10, f32), instruction(11, "reduce-scatter", row, {10}, channel)}, 11);
+  const auto entry = [&](std::vector<std::string> instructions) {
+    instructions.insert(instructions.begin(), parameter(1, f32));
+    return analyze(parse_module(module({scatter, computation(2, instructions, 1)}, 2)), 2);
+  };
+  const struct {
+    const char* what;
+    Analysis analysis;
+    std::vector<std::string> want;
+  } kCases[] = {
+      {"kinds", entry({instruction(2, "all-gather", f32, {1}, channel), instruction(3, "all-to-all", f32, {1}, channel)}),
+       {"all-gather", "all-to-all"}},
+      {"one kind twice", entry({instruction(2, "all-to-all", f32, {1}, channel), instruction(3, "all-to-all", f32, {1}, channel)}),
+       {"all-to-all", "all-to-all"}},
+      {"another in a fusion", entry({instruction(2, "all-to-all", f32, {1}, channel), instruction(3, "fusion", row, {1}, calls({1}))}),
+       {"all-to-all", "reduce-scatter"}},
+      {"two under way at once",
+       entry({instruction(2, "async-start", tuple({tuple({f32}), row}), {1}, calls({1})),
+              instruction(3, "async-start", tuple({tuple({f32}), row}), {1}, calls({1})), instruction(4, "async-done", row, {2}),
+              instruction(5, "async-done", row, {3})}),
+       {"reduce-scatter", "reduce-scatter"}},
+  };
+  for (const auto& c : kCases) {
+    std::vector<std::string> kinds;
+    for (const Collective& collective : c.analysis.collectives) kinds.push_back(collective.kind);
+    EXPECT_EQ(kinds, c.want) << c.what;
+  }
+}
+
+TEST(Analysis, BoundsWhatTransfersAndTuplesSay) {
+  const auto target = [](const std::string& text) {
+    const auto pair = [](const char* key, const std::string& value) { return ProtoWriter().bytes(1, key).bytes(2, value).str(); };
+    return field(68, ProtoWriter().bytes(1, pair("_xla_megascale_transfer_type", "ALL_REDUCE")).bytes(1, pair("_xla_megascale_target", text)));
+  };
+  const std::string f32 = shape(kF32, {4}), token = ProtoWriter().integer(2, 17).str();
+  const std::string most = std::to_string(std::numeric_limits<int64_t>::max());
+  const std::vector<std::string> targets = {"{1,2}x{" + most + ":" + most + "}", "{1," + most + "}x{0:3}", "{1,2}x{0:99999999}",
+                                            "{1}x{2:1}"};
+  for (const std::string& text : targets) {
+    const Analysis analysis = analyze(parse_module(module(
+        {computation(1, {parameter(1, f32), instruction(2, "send", tuple({f32, token}), {1}, target(text))}, 1)}, 1)), 8);
+    ASSERT_EQ(analysis.collectives.size(), 1u) << text;
+    EXPECT_EQ(analysis.collectives[0].groups.count, 0) << text;
+    EXPECT_EQ(analysis.collectives[0].group_size, 8) << text;
+  }
+  const std::string huge = shape(kF32, {int64_t{1} << 57});
+  const std::string sum = instruction(2, "all-reduce", huge, std::vector<int64_t>(16, 1));
+  EXPECT_THROW(analyze(parse_module(module({computation(1, {parameter(1, huge), sum}, 2)}, 1))), InvalidArgument);
+}
+
+// Begun in the entry, going on in a loop of six turns, waited for behind it; one that lies in the loop alone runs six times.
 TEST(Analysis, CountsACollectiveThatSpansALoopOnce) {
   const std::string f32 = shape(kF32, {4}), state = tuple({shape(kS32)}), channel = integer_field(26, 5), other = integer_field(26, 6);
   const auto begins = [](const char* target) { return ProtoWriter().bytes(28, target).str(); };

@@ -13,18 +13,18 @@ class Grid {
   explicit Grid(const MeshAxes& mesh) : strides_(mesh.size(), 1), mesh_(mesh) {
     for (size_t i = mesh.size(); i-- > 0;) {
       strides_[i] = devices_;
-      devices_ *= std::max<int64_t>(mesh[i].second, 1);
+      devices_ *= std::max<int64_t>(mesh[i].size, 1);
     }
   }
 
   int64_t devices() const { return devices_; }
   bool holds(int64_t device) const { return device >= 0 && device < devices_; }
-  int64_t coordinate(int64_t device, size_t axis) const { return device / strides_[axis] % mesh_[axis].second; }
+  int64_t coordinate(int64_t device, size_t axis) const { return device / strides_[axis] % mesh_[axis].size; }
 
   // Adds the axes along which two devices differ.
   void add_differences(int64_t a, int64_t b, std::set<size_t>& axes) const {
     for (size_t axis = 0; axis < mesh_.size(); ++axis) {
-      if (mesh_[axis].second > 1 && coordinate(a, axis) != coordinate(b, axis)) axes.insert(axis);
+      if (mesh_[axis].size > 1 && coordinate(a, axis) != coordinate(b, axis)) axes.insert(axis);
     }
   }
 
@@ -57,7 +57,7 @@ std::set<size_t> axes_of_groups(const Grid& grid, const std::vector<int64_t>& de
     grid.add_differences(devices[i / size * size], devices[i], axes);
   }
   size_t expected = 1;
-  for (const size_t axis : axes) expected *= static_cast<size_t>(mesh[axis].second);
+  for (const size_t axis : axes) expected *= static_cast<size_t>(mesh[axis].size);
   if (expected != size) return {};
   for (size_t group = 0; group < devices.size(); group += size) {
     const std::set<int64_t> members(devices.begin() + static_cast<int64_t>(group),
@@ -88,7 +88,7 @@ std::vector<size_t> axes_of(const Collective& collective, const MeshAxes& mesh) 
 
 std::string axes_name(const std::vector<size_t>& axes, const MeshAxes& mesh) {
   std::vector<std::string> names;
-  for (const size_t axis : axes) names.push_back(mesh[axis].first);
+  for (const size_t axis : axes) names.push_back(mesh[axis].name);
   return names.empty() ? "?" : fmt::format("{}", fmt::join(names, " x "));
 }
 

@@ -1,16 +1,16 @@
 // Over which axes of a mesh a collective runs.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "hlo/compiled/analysis.h"
+#include "hlo/graph.h"
 
 namespace flambeau::hlo::compiled {
 
-using MeshAxes = std::vector<std::pair<std::string, int64_t>>;  // name and size, the major one first
+using MeshAxes = std::vector<MeshAxis>;  // the major one first
 
 // Indices of the axes, ascending, in which those who talk to each other differ. Empty where that is none, or where groups are
 // not all devices along some axes of this mesh. Of a permutation: the axes along which something is sent.

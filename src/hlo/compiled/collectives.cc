@@ -44,9 +44,10 @@ int64_t longest_ring(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
   return longest;
 }
 
-// "1,2" and "0:3" are both lists: of single numbers and of ranges, the last one included. Empty where it is none, or a long one.
+// "1,2" and "0:3" are both lists: of single numbers and of ranges, the last one included. Empty where it is none, or one that
+// is long or has numbers that no pod reaches.
 std::vector<int64_t> numbers_of(std::string_view list) {
-  constexpr size_t kMost = 1 << 20;
+  constexpr int64_t kMost = 1 << 20;
   std::vector<int64_t> numbers;
   while (!list.empty()) {
     const std::string_view part = list.substr(0, list.find(','));
@@ -60,9 +61,9 @@ std::vector<int64_t> numbers_of(std::string_view list) {
       at = second.ptr;
       error = second.ec;
     }
-    if (error != std::errc() || at != end || first < 0 || last < first || static_cast<size_t>(last - first) >= kMost) return {};
+    if (error != std::errc() || at != end || first < 0 || last < first || last > kMost) return {};
     for (int64_t n = first; n <= last; ++n) numbers.push_back(n);
-    if (numbers.size() > kMost) return {};
+    if (std::ssize(numbers) > kMost) return {};
   }
   return numbers;
 }
@@ -101,7 +102,7 @@ std::string_view collective_kind(std::string_view opcode) {
 }
 
 bool begins_and_goes_on(const Computation& computation, const Instruction& i) {
-  const auto index = static_cast<int>(&i - computation.instructions.data());
+  const int index = index_in(computation, i);
   return std::any_of(computation.instructions.begin(), computation.instructions.end(), [&](const Instruction& user) {
     return user.custom_call_target == "AsyncCollectiveStart" &&
            std::find(user.operands.begin(), user.operands.end(), index) != user.operands.end();
@@ -121,7 +122,7 @@ Collective collective_at(const Scope& scope, const Instruction& i, int64_t devic
                .op_name = {}};
   for (const int operand : i.operands) {
     const Shape& shape = scope.at(operand).shape;
-    c.operand_bytes += shape.bytes();
+    c.operand_bytes = checked_sum(c.operand_bytes, shape.bytes());
     if (c.type.empty() && !shape.is_tuple()) c.type = shape.type;
   }
   if (!i.source_target_pairs.empty()) c.group_size = longest_ring(i.source_target_pairs);

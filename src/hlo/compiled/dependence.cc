@@ -10,13 +10,14 @@
 namespace flambeau::hlo::compiled {
 namespace {
 
-constexpr int64_t kMostVisits = 20'000'000;
+constexpr int64_t kMostVisits = 5'000'000;  // of values and their elements
 constexpr int kDeepest = 200;
 
 // A value: of a tuple whose elements are known apart, these.
 struct Value {
   Dependence all;
   std::vector<Value> parts;
+  int64_t size = 1;  // with all elements of elements
 };
 
 // Makes `to` depend on `from` too; whether that is news.
@@ -46,10 +47,9 @@ class Evaluator {
     if (depth > kDeepest) raise<InvalidArgument>("[hlo.dependence] expected calls at most {} deep", kDeepest);
     std::vector<Value> values(computation.instructions.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      if (++visits_ > kMostVisits)
-        raise<InvalidArgument>("[hlo.dependence] expected at most {} visits of instructions", kMostVisits);
       values[i] = evaluate(computation.instructions[i], values, arguments, depth);
-      record(computation.instructions[i].name, values[i], {});
+      std::vector<int64_t> element;
+      record(computation.instructions[i].name, values[i], element);
     }
     return values[static_cast<size_t>(computation.root)];
   }
@@ -66,12 +66,14 @@ class Evaluator {
     }
     if (i.opcode == "get-tuple-element" && operands == 1) {
       const auto which = static_cast<size_t>(i.tuple_index);
-      return which < operand(0).parts.size() ? operand(0).parts[which] : Value{operand(0).all, {}};
+      return which < operand(0).parts.size() ? operand(0).parts[which] : Value{.all = operand(0).all, .parts = {}};
     }
     if (i.opcode == "while" && i.called.size() == 2 && operands == 1) return run_loop(i, operand(0), depth);
     Value value;
     for (size_t which = 0; which < operands; ++which) add(value.all, operand(which).all);
     if (i.opcode == "tuple") {
+      for (size_t which = 0; which < operands; ++which) value.size += operand(which).size;
+      count(value.size);
       for (size_t which = 0; which < operands; ++which) value.parts.push_back(operand(which));
     } else if ((i.opcode == "copy" || i.opcode == "bitcast" || i.opcode == "optimization-barrier") && operands == 1) {
       return operand(0);
@@ -90,7 +92,15 @@ class Evaluator {
     return state;
   }
 
-  void record(const std::string& name, const Value& value, std::vector<int64_t> element) {
+  // A tuple of tuples of one value is small as text and large when written out.
+  void count(int64_t values) {
+    visits_ += values;
+    if (visits_ > kMostVisits) raise<InvalidArgument>("[hlo.dependence] expected at most {} values in tuples and turns", kMostVisits);
+  }
+
+  // `element`: the way to it, unchanged when this returns.
+  void record(const std::string& name, const Value& value, std::vector<int64_t>& element) {
+    count(1);
     add(known_[value_name(name, element)], value.all);
     for (size_t i = 0; i < value.parts.size(); ++i) {
       element.push_back(static_cast<int64_t>(i));
@@ -109,7 +119,7 @@ class Evaluator {
 std::unordered_map<std::string, Dependence> dependence(const Module& module, const std::vector<uint32_t>& bits) {
   std::vector<Value> arguments;
   for (size_t number = 0; number < bits.size(); ++number)
-    arguments.push_back({{bits[number], static_cast<int64_t>(number)}, {}});
+    arguments.push_back({.all = {bits[number], static_cast<int64_t>(number)}, .parts = {}});
   Evaluator evaluator(module);
   evaluator.run(module.entry_computation(), arguments, 0);
   return evaluator.take();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "hlo/compiled/test_module.h"
 
 namespace flambeau::hlo::compiled {
@@ -52,6 +53,18 @@ TEST(Dependence, GoesThroughLoopsElementByElement) {
     EXPECT_EQ(known.at(c.value).bits, c.bits) << c.value;
     EXPECT_EQ(known.at(c.value).parameter, c.parameter) << c.value;
   }
+}
+
+// Tuples, each of the one before many times.
+TEST(Dependence, BoundsWhatTuplesHold) {
+  const auto tuples = [](int64_t count, size_t times) {
+    std::vector<std::string> instructions = {parameter(0, shape(kF32, {4}))};
+    for (int64_t i = 1; i <= count; ++i)
+      instructions.push_back(instruction(i, "tuple", shape(kF32), std::vector<int64_t>(times, i - 1)));
+    return parse_module(module({computation(1, instructions, 0)}, 1));
+  };
+  EXPECT_EQ(dependence(tuples(3, 2), {1}).size(), 1u + 3 + 7 + 15);
+  EXPECT_THROW(dependence(tuples(6, 3000), {1}), InvalidArgument);
 }
 
 }  // namespace

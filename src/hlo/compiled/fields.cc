@@ -1,5 +1,6 @@
 #include "hlo/compiled/fields.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace flambeau::hlo::compiled {
@@ -35,14 +36,15 @@ int bits_of(std::string_view type) {
 // tiles: [5, 100] in tiles of 8 x 128 takes 8 x 128. A further tile divides what the one before it made.
 int64_t fill_tiles(std::vector<int64_t> dims, const std::vector<std::vector<int64_t>>& tiles) {
   for (const auto& tile : tiles) {
-    while (dims.size() < tile.size()) dims.insert(dims.begin(), 1);
+    if (std::max(dims.size(), tile.size()) + tile.size() > kMostTiledDims)
+      raise<InvalidArgument>("[hlo.parse] expected a layout with few tiles");
+    if (dims.size() < tile.size()) dims.insert(dims.begin(), tile.size() - dims.size(), 1);
     const size_t first = dims.size() - tile.size();
     for (size_t i = 0; i < tile.size(); ++i) {
       int64_t& dim = dims[first + i];
       dim = dim / tile[i] + (dim % tile[i] != 0);
     }
     dims.insert(dims.end(), tile.begin(), tile.end());
-    if (dims.size() > kMostTiledDims) raise<InvalidArgument>("[hlo.parse] expected a layout with few tiles");
   }
   int64_t elements = 1;
   for (const int64_t dim : dims) elements = checked_product(elements, dim);
@@ -117,6 +119,13 @@ int64_t checked_product(int64_t a, int64_t b) {
   if (__builtin_mul_overflow(a, b, &product) || product >= int64_t{1} << 62)
     raise<InvalidArgument>("[hlo.parse] expected sizes that fit 62 bits, got {} x {}", a, b);
   return product;
+}
+
+int64_t checked_sum(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum) || sum >= int64_t{1} << 62)
+    raise<InvalidArgument>("[hlo.parse] expected sizes that fit 62 bits, got {} + {}", a, b);
+  return sum;
 }
 
 int64_t Shape::elements() const {

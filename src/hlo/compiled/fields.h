@@ -38,7 +38,8 @@ ReplicaGroups parse_collective_device_list(std::string_view message);     // Col
 ReplicaGroups parse_iota_replica_groups(std::string_view message);        // IotaReplicaGroupListProto
 ReplicaGroups parse_mesh_axes_replica_groups(std::string_view message);   // MeshAxesReplicaGroupListProto
 
-// a * b for sizes; InvalidArgument where the product needs more than 62 bits.
+// a * b and a + b of sizes; InvalidArgument where the result needs more than 62 bits.
 int64_t checked_product(int64_t a, int64_t b);
+int64_t checked_sum(int64_t a, int64_t b);
 
 }  // namespace flambeau::hlo::compiled

@@ -116,6 +116,7 @@ TEST(ParseModule, RefusesWhatIsNoModule) {
       {"a shape a thousand deep", entry({parameter(1, deep)}, 1), "deep"},
       {"a negative dimension", entry({parameter(1, shape(kF32, {-1}))}, 1), "at least 0"},
       {"a shape beyond all sizes", entry({parameter(1, shape(kF32, {large, large, large}))}, 1), "62 bits"},
+      {"a tile of many dimensions", entry({parameter(1, placed(kF32, {4}, 0, std::vector<int64_t>(500'000, 1)))}, 1), "few tiles"},
       {"packed integers cut short", entry({parameter(1, f32) + ProtoWriter().bytes(36, "\x80").str()}, 1), "packed"},
       {"an axis that the mesh lacks",
        entry({instruction(1, "all-reduce", f32, {},

@@ -1,22 +1,13 @@
 #include "hlo/compiled/origin.h"
 
-#include <algorithm>
-
 namespace flambeau::hlo::compiled {
 namespace {
 
 constexpr int64_t kMostSteps = 2'000'000;  // for all that is asked; programs need a few thousand
 
-bool hands_on(std::string_view opcode) {  // the value of its first operand, if in another place or type
-  for (const std::string_view same : {"copy", "bitcast", "reshape", "convert", "optimization-barrier", "transpose"}) {
-    if (opcode == same) return true;
-  }
-  return false;
-}
-
 // A tuple of what an asynchronous operation works on, or its end.
 bool hands_on_alone(std::string_view opcode) {
-  return opcode == "copy-start" || opcode == "copy-done" || opcode == "async-done";
+  return is_one_of(opcode, {"copy-start", "copy-done", "async-done"});
 }
 
 bool is_inlined(const Instruction& i) {

@@ -1,7 +1,6 @@
 #include "hlo/compiled/roles.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -28,17 +27,10 @@ LoopRole role_of_name(std::string_view op_name) {
   return LoopRole::Other;
 }
 
-// The role that most of the body's named instructions speak of. A backward loop of checkpointed layers repeats forward
-// operations under their own names: a fifth of backward ones makes it backward.
-LoopRole role_by_names(const Computation& body) {
-  std::array<size_t, 5> votes{};
-  for (const Instruction& i : body.instructions) ++votes[static_cast<size_t>(role_of_name(i.op_name))];
-  const size_t forward = votes[static_cast<size_t>(LoopRole::LayersForward)],
-               backward = votes[static_cast<size_t>(LoopRole::LayersBackward)],
-               loss = votes[static_cast<size_t>(LoopRole::Loss)];
-  if (loss > forward + backward) return LoopRole::Loss;
-  if (forward + backward == 0) return LoopRole::Other;
-  return 4 * backward >= forward ? LoopRole::LayersBackward : LoopRole::LayersForward;
+RoleVotes votes_of(const Computation& body) {
+  RoleVotes votes;
+  for (const Instruction& i : body.instructions) votes.add(i.op_name);
+  return votes;
 }
 
 // ---- structure ----------------------------------------------------------------------------------------------------------
@@ -165,6 +157,21 @@ class Structure {
 
 bool is_layers(LoopRole role) { return role == LoopRole::LayersForward || role == LoopRole::LayersBackward; }
 
+// What goes through layers and loss, turn by turn, is a loop around them, whatever its own operations are called.
+void assign_by_names(const Module& module, const std::vector<LoopSite>& sites, Analysis& analysis) {
+  auto& loops = analysis.loops;
+  std::vector<bool> holds_layers(loops.size()), holds_loss(loops.size());
+  for (size_t i = loops.size(); i-- > 0;) {  // inner before outer
+    const RoleVotes votes = votes_of(callee(module, *sites[i].loop));
+    holds_loss[i] = holds_loss[i] || votes.speak_of(LoopRole::Loss);
+    loops[i].role = holds_layers[i] && holds_loss[i] ? LoopRole::Accumulation : votes.role();
+    if (loops[i].parent < 0) continue;
+    const auto around = static_cast<size_t>(loops[i].parent);
+    holds_layers[around] = holds_layers[around] || holds_layers[i] || is_layers(loops[i].role);
+    holds_loss[around] = holds_loss[around] || holds_loss[i];
+  }
+}
+
 // Stacks between loops that stand side by side and in no layer themselves tell forward from backward. Names, where there are any, say
 // which loops are layers, but a forward loop that keeps everything does much of the backward's work ahead under its names.
 void assign_by_structure(const std::vector<Stack>& stacks, Analysis& analysis) {
@@ -199,9 +206,20 @@ void assign_by_structure(const std::vector<Stack>& stacks, Analysis& analysis) {
 
 }  // namespace
 
+void RoleVotes::add(std::string_view op_name) { ++votes_[static_cast<size_t>(role_of_name(op_name))]; }
+
+LoopRole RoleVotes::role() const {
+  const size_t forward = votes_[static_cast<size_t>(LoopRole::LayersForward)],
+               backward = votes_[static_cast<size_t>(LoopRole::LayersBackward)],
+               loss = votes_[static_cast<size_t>(LoopRole::Loss)];
+  if (loss > forward + backward) return LoopRole::Loss;
+  if (forward + backward == 0) return LoopRole::Other;
+  return 4 * backward >= forward ? LoopRole::LayersBackward : LoopRole::LayersForward;
+}
+
 void assign_roles(const Module& module, const std::vector<LoopSite>& sites, Analysis& analysis) {
+  assign_by_names(module, sites, analysis);
   auto& loops = analysis.loops;
-  for (size_t i = 0; i < sites.size(); ++i) loops[i].role = role_by_names(callee(module, *sites[i].loop));
   Structure structure(module, sites);
   const std::vector<Stack> stacks = structure.stacks();
   assign_by_structure(stacks, analysis);

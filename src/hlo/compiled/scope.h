@@ -1,6 +1,13 @@
 // A computation as it runs at one place of a program. Internal to src/hlo/compiled.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
 #include "hlo/compiled/module.h"
 
 namespace flambeau::hlo::compiled {
@@ -19,9 +26,27 @@ inline const Computation& callee(const Module& module, const Instruction& call, 
   return module.computations[static_cast<size_t>(call.called[which])];
 }
 
+inline int index_in(const Computation& computation, const Instruction& i) {
+  return static_cast<int>(&i - computation.instructions.data());
+}
+
+inline bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What has the value of its first operand, if in another place or type.
+inline bool hands_on(std::string_view opcode) {
+  return is_one_of(opcode, {"copy", "bitcast", "reshape", "convert", "optimization-barrier", "transpose"});
+}
+
 // How often the body of `loop`, a while in `outer`, runs: from its condition's comparison, the initial value and the step.
 // None where they are not constants.
 std::optional<int64_t> trip_count(const Module& module, const Scope& outer, const Instruction& loop);
+
+// TPU's compiler starts what another core does, a collective above all, without operands; the first update brings them and so
+// begins the work.
+bool awaits_operands(const Instruction& instruction);
+bool brings_operands(const Scope& scope, const Instruction& instruction);  // to its first operand, which awaited them
 
 // What a step of a schedule moves between the chip and its large memory.
 struct Traffic {

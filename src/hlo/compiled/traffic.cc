@@ -3,6 +3,9 @@
 // A fusion reads what it uses of its operands: all, or the slices that it takes. It writes its results, but of an update in
 // place only the update, and nothing where it passes an operand on.
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "hlo/compiled/scope.h"
@@ -11,10 +14,6 @@ namespace flambeau::hlo::compiled {
 namespace {
 
 constexpr int kDeepest = 200;
-
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool takes_part_of(std::string_view opcode) { return is_one_of(opcode, {"slice", "dynamic-slice", "gather"}); }
 bool updates_in_place(std::string_view opcode) { return is_one_of(opcode, {"dynamic-update-slice", "scatter"}); }
@@ -42,10 +41,6 @@ const Instruction* parameter_of(const Computation& computation, size_t number) {
     if (i.opcode == "parameter" && i.parameter_number == static_cast<int64_t>(number)) return &i;
   }
   return nullptr;
-}
-
-int index_in(const Computation& computation, const Instruction& i) {
-  return static_cast<int>(&i - computation.instructions.data());
 }
 
 class Fusion {
@@ -144,6 +139,12 @@ Traffic fusion_traffic(const Module& module, const Scope& outer, const Instructi
 
 }  // namespace
 
+bool awaits_operands(const Instruction& i) { return i.opcode == "async-start" && i.operands.empty() && i.called.size() == 1; }
+
+bool brings_operands(const Scope& scope, const Instruction& i) {
+  return i.opcode == "async-update" && i.operands.size() > 1 && awaits_operands(scope.at(i.operands[0]));
+}
+
 bool continues_collective(const Instruction& i) {
   if (collective_kind(i.opcode).empty()) return false;
   constexpr std::string_view kConfig = "\"async_collective_fusion_config\":{", kFirst = "\"flag_start\":\"-1\"";
@@ -154,6 +155,12 @@ bool continues_collective(const Instruction& i) {
 }
 
 Traffic traffic(const Module& module, const Scope& scope, const Instruction& i) {
+  if (brings_operands(scope, i)) {
+    Traffic traffic;
+    for (size_t place = 1; place < i.operands.size(); ++place) traffic.read += hbm(scope.at(i.operands[place]).shape);
+    if (i.shape.parts.size() >= 2) traffic.written = hbm(i.shape.parts[1]);  // {operands, results, state}
+    return traffic;
+  }
   if (moves_nothing(i)) return {};
   if ((i.opcode == "fusion" || i.opcode == "async-start") && i.called.size() == 1) return fusion_traffic(module, scope, i);
   Traffic traffic;

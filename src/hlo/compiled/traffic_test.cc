@@ -125,6 +125,13 @@ TEST(Traffic, OfFusions) {
 
 std::string negate(int64_t id, int64_t of) { return instruction(id, "negate", kArray, {of}); }
 
+// What is moved while a collective of the entry is under way.
+double bytes_beside(const Analysis& a, const Collective& c) {
+  double bytes = 0;
+  for (size_t i = c.begin; i < c.end; ++i) bytes += a.operations[i].bytes();
+  return bytes;
+}
+
 TEST(Overlap, IsWhatRunsBetweenStartAndDone) {
   const std::string gathered = tuple({kRow, kArray});
   const struct {
@@ -149,8 +156,26 @@ TEST(Overlap, IsWhatRunsBetweenStartAndDone) {
     all.insert(all.end(), c.instructions.begin(), c.instructions.end());
     const Analysis a = analyze(parse_module(module({computation(1, all, 1)}, 1)), 4);
     ASSERT_EQ(a.collectives.size(), 1u) << c.what;
-    EXPECT_EQ(a.overlapped_bytes(a.collectives[0]), c.want) << c.what;
+    EXPECT_EQ(bytes_beside(a, a.collectives[0]), c.want) << c.what;
   }
+}
+
+// As TPU's compiler has what its SparseCores do: started with nothing, begun by the update that brings the operand.
+TEST(Overlap, BeginsWhereOperandsAreBrought) {
+  const std::string nothing = tuple({tuple({}), tuple({}), tuple({kIndex})}), state = tuple({tuple({kRow}), kArray, tuple({kIndex})});
+  const std::string gather = computation(1, {parameter(1, kRow), instruction(2, "all-gather", kArray, {1})}, 2);
+  const std::string entry = computation(
+      2,
+      {parameter(1, kArray), parameter(2, kRow, 1), instruction(3, "async-start", nothing, {}, calls({1})), negate(4, 1),
+       instruction(5, "async-update", state, {3, 2}), negate(6, 4), instruction(7, "async-done", kArray, {5}), negate(8, 6)},
+      8);
+  const Analysis a = analyze(parse_module(module({gather, entry}, 2)), 4);
+  ASSERT_EQ(a.collectives.size(), 1u);
+  EXPECT_EQ(a.collectives[0].operand_bytes, 1024 * 4);
+  EXPECT_EQ(bytes_beside(a, a.collectives[0]), 2 * kBytes);
+  EXPECT_EQ(a.operations[a.collectives[0].operation].bytes_read, kRowBytes);
+  EXPECT_EQ(a.operations[a.collectives[0].operation].bytes_written, kBytes);
+  EXPECT_EQ(a.hbm_bytes(), kRowBytes + kBytes + 3 * 2 * kBytes);
 }
 
 // One that is begun in a fusion, goes on in another beside its computation, and ends in a third.
@@ -186,7 +211,7 @@ TEST(Overlap, GoesThroughFusionsOfOneChannel) {
   const Analysis a = analyze(parse_module(module({begin, middle, end, entry}, 4)), 4);
   ASSERT_EQ(a.collectives.size(), 1u);
   // The gather's own bytes count where it begins; the middle one's negation and the one after it run meanwhile.
-  EXPECT_EQ(a.overlapped_bytes(a.collectives[0]), 4 * kBytes);
+  EXPECT_EQ(bytes_beside(a, a.collectives[0]), 4 * kBytes);
   EXPECT_EQ(a.hbm_bytes(), kRowBytes + kBytes + 3 * 2 * kBytes);
 }
 
@@ -262,6 +287,27 @@ TEST(Roles, FollowFromNames) {
   const Analysis a = three_loops({"embedding", "step/layers/a", "x"});
   EXPECT_THAT(roles(a), ElementsAre(LoopRole::Other, LoopRole::LayersForward, LoopRole::Other));
   EXPECT_TRUE(a.saved_activations.empty());
+}
+
+// A loop over microbatches, most of whose own operations are called after the layers that it holds.
+TEST(Roles, SeeAccumulationAroundLayersAndLoss) {
+  const std::string state = tuple({kIndex, kRow});
+  const auto loop = [&](int64_t id, const std::string& name) {
+    return turns(id, state, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, op_name(name))}, {42});
+  };
+  const std::string batches =
+      turns(1, state,
+            {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
+             instruction(43, "while", state, {42}, calls({2, 5})), instruction(44, "while", state, {43}, calls({3, 5})),
+             instruction(45, "while", state, {44}, calls({4, 5})), element(46, 45, 1, kRow),
+             instruction(47, "add", kRow, {40, 46}, op_name("backward/layers/add"))},
+            {47});
+  const Analysis a = analyze(parse_module(module(
+      {batches, loop(2, "layers/a"), loop(3, "loss/head"), loop(4, "backward/layers/a"), condition(5, state),
+       computation(6, {constant(50, 0), parameter(51, kRow), instruction(52, "tuple", state, {50, 51}),
+                       instruction(53, "while", state, {52}, calls({1, 5}))}, 53)},
+      6)));
+  EXPECT_THAT(roles(a), ElementsAre(LoopRole::Accumulation, LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
 }
 
 TEST(Roles, PassToWhatIsInside) {

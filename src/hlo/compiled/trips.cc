@@ -25,13 +25,7 @@ std::optional<Form> add(const Form& a, const Form& b, bool negate_b) {
   return sum;
 }
 
-bool passes_on(std::string_view opcode) {  // the value of its first operand, if in another place or type
-  for (const std::string_view same :
-       {"copy", "copy-start", "copy-done", "bitcast", "reshape", "convert", "optimization-barrier"}) {
-    if (opcode == same) return true;
-  }
-  return false;
-}
+bool passes_on(std::string_view opcode) { return hands_on(opcode) || opcode == "copy-start" || opcode == "copy-done"; }
 
 bool calls_one(const Instruction& i) { return (i.opcode == "fusion" || i.opcode == "call") && i.called.size() == 1; }
 
