@@ -1,64 +1,62 @@
 #!/usr/bin/env python3
-"""How far the analytic mode of `flambeau plan` is from TPU's compiler: a table for docs/planning.md.
+"""How far is the analytic mode of `flambeau plan` from TPU's compiler?
 
-    bench/analytic_error.py [--only TEXT]...
+    bench/analytic_error.py [--only TEXT] [--results FOLDER]
 
-Plans every bundled configuration twice on the pod that it is meant for, with libtpu and with --analytic, and prints the analytic
-answer's error in FLOPs, HBM a device, HBM traffic and bytes sent. tpu7x is left out: its compilations take minutes. Needs a build and
-libtpu.
+Plans every bundled configuration on the pods that it is meant for, and a few with other checkpoint policies and tensor parallelism, with
+libtpu and with --analytic. Prints the table of docs/planning.md: the analytic answer's error in FLOPs, HBM a device, HBM bytes moved and
+collective bytes. Reports are kept as those of scripts/plan_all.py are, and shared with it. Needs a build and libtpu.
 """
 
 import argparse
-import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import plan_all  # noqa: E402
+from plan_all import Plan  # noqa: E402
 
-POLICIES = ("none", "selective", "full")
+PLANS = (
+    *plan_all.PLANS,
+    *(Plan("configs/llama3/1b.toml", "v5p:2x2x2", ("--activation_checkpoint.mode", mode)) for mode in ("none", "selective", "full")),
+    Plan("configs/llama3/8b.toml", "v5p:2x2x4", ("--parallelism.tensor_parallel_degree", "4", "--training.sequences_per_microbatch", "4")),
+)
 
-
-def plans(only):
-    table = [p for p in plan_all.PLANS if not p.topology.startswith("tpu7x")]
-    for policy in POLICIES:
-        table.append(plan_all.Plan("configs/llama3/1b.toml", "v5p:2x2x2", ("--activation_checkpoint.mode", policy)))
-    table.append(plan_all.Plan("configs/llama3/8b.toml", "v5p:2x2x4", (
-        "--parallelism.tensor_parallel_degree", "4", "--training.sequences_per_microbatch", "4")))
-    return [p for p in table if not only or any(text in p.command for text in only)]
+HEAD = ("configuration", "pod", "FLOPs", "HBM GiB, compiled", "analytic", "error", "HBM bytes moved", "collective bytes")
 
 
-def report(plan, *more):
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "plan.json"
-        command = [plan_all.FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *more, "--json", path,
-                   *plan.overrides]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if not path.exists():
-            raise SystemExit(f"{plan.command}: {done.stderr.strip()}")
-        return json.loads(path.read_text())
+def cells(plan, compiled, analytic):
+    def error(number):
+        a, b = number(compiled), number(analytic)
+        return f"{b / a - 1:+z.1%}" if a else "none" if not b else "of 0"
+
+    memory = lambda r: r["memory"]["total"]
+    work = {key: error(lambda r: r["work"][key]) for key in ("flops", "hbm_bytes", "collective_bytes")}
+    return [plan.label, plan.topology, work["flops"], *(f"{memory(r) / 2**30:.2f}" for r in (compiled, analytic)), error(memory),
+            work["hbm_bytes"], work["collective_bytes"]]
 
 
-def figures(facts):
-    return [facts["work"]["flops"], facts["memory"]["total"], facts["work"]["hbm_bytes"], facts["work"]["collective_bytes"]]
+def reports(plan, results, timeout):
+    """The compiler's and the analytic one."""
+    out = [plan_all.run(plan, results, timeout, *more) for more in ((), ("--analytic",))]
+    for report, wanted in zip(out, ("libtpu", "analytic")):
+        if wanted not in report.get("source", ""):
+            raise SystemExit(f"{plan.command}: expected a report by {wanted}, got {report.get('failure', report.get('source'))}")
+    return out
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", default=[], help="plans whose command contains this")
-    arguments = parser.parse_args()
-    print("| configuration | pod | FLOPs | HBM a device, GiB | analytic | error | HBM traffic | sent |")
-    print("|---|---|---|---|---|---|---|---|")
-    for plan in plans(arguments.only):
-        compiled, analytic = figures(report(plan)), figures(report(plan, "--analytic"))
-        errors = [f"{100 * (b / a - 1):+.1f} %" if a else "none" for a, b in zip(compiled, analytic)]
-        config = " ".join([plan.config.removeprefix("configs/"), *plan.overrides])
-        print(f"| {config} | {plan.topology} | {errors[0]} | {compiled[1] / 2**30:.2f} | {analytic[1] / 2**30:.2f} | {errors[1]} | "
-              f"{errors[2]} | {errors[3]} |", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this")
+    parser.add_argument("--timeout", type=int, default=1800, metavar="S", help="longest plan (default: 1800)")
+    parser.add_argument("--results", type=pathlib.Path, default=plan_all.RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
+    options = parser.parse_args()
+    plans = plan_all.chosen(PLANS, options.only)
+    print(plan_all.row(HEAD) + "\n" + plan_all.rule(HEAD), flush=True)
+    for plan in plans:
+        print(plan_all.row(cells(plan, *reports(plan, options.results, options.timeout))), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     bench/plan_vs_jax.py [--case 8b,70b,32b,405b] [--set KEY=VALUE ...] [--whole] [--json FILE] [--markdown FILE] [--keep FOLDER]
 
 Flambeau's program is what `flambeau plan CONFIG --topology POD --write-program FILE` writes; JAX's is workers/jax_pod_step.py for the same
-sizes, mesh, batch, activation checkpointing and form of attention. Both go through build/inspect_program: the same libtpu, the
-same options, one reader. See README.md for what is compared.
+sizes, mesh, batch, activation checkpointing and form of attention. Both go through build/inspect_program: the same libtpu with its own
+defaults, one reader. Prints the tables of docs/plan_vs_jax.md. See README.md for what is compared.
 """
 
 import argparse
@@ -23,6 +23,9 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import plan_all  # noqa: E402
 
 
 class BenchmarkError(Exception):
@@ -144,8 +147,10 @@ def write_programs(case, folder, options):
     if options.program:
         ours.write_bytes(options.program.read_bytes())
     else:
-        run([options.flambeau, "plan", case.config, "--topology", case.pod, *overrides_of(options), "--write-program", ours], "flambeau plan",
-            options.timeout)
+        plan = plan_all.Plan(case.config, case.pod, tuple(overrides_of(options)))
+        report = plan_all.make(plan, folder / "plan.json", options.timeout, "--write-program", str(ours), flambeau=options.flambeau)
+        if "failure" in report:
+            raise BenchmarkError(f"{plan.command}: {report['failure']}")
     # Where ours uses a kernel for attention, so does theirs.
     attention = options.attention or ("splash" if "tpu_custom_call" in ours.read_text() else "blockwise")
     request = jax_request(case, *settings_of(case, options), attention)
@@ -199,20 +204,30 @@ def compare(name, case, folder, options):
 
 
 def number(value, divisor):
-    return "?" if value is None else f"{value / divisor:.4g}"
+    """Four digits, never as a power of ten."""
+    if value is None:
+        return "?"
+    value /= divisor
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def ratio(ours, theirs):
+    """Bold where we are worse."""
+    if ours is None or not theirs:
+        return "?"
+    text = f"{ours / theirs:.3f}"
+    return f"**{text}**" if float(text) > 1 else text
 
 
 def table(results):
     """Markdown."""
-    header = ["model, pod, attention", "program"] + [name for name, _, _ in MEASURES] + ["compiled in s"]
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    header = ["model, pod, attention", "program"] + [name for name, _, _ in MEASURES]
+    lines = [plan_all.row(header), plan_all.rule(header)]
     for r in results:
         title = f"{r['config'].removeprefix('configs/').removesuffix('.toml')}, {r['pod']}, {r['attention']}"
         for who in ("flambeau", "jax"):
-            cells = [number(r[who][key], divisor) for _, key, divisor in MEASURES]
-            lines.append("| " + " | ".join([title if who == "flambeau" else "", who, *cells, f"{r[who]['compile_s']:.1f}"]) + " |")
-        ratios = [f"{r['flambeau'][key] / r['jax'][key]:.3f}" if r["flambeau"][key] is not None and r["jax"][key] else "?" for _, key, _ in MEASURES]
-        lines.append("| " + " | ".join(["", "**ratio**", *ratios, ""]) + " |")
+            lines.append(plan_all.row([title if who == "flambeau" else "", who, *(number(r[who][key], divisor) for _, key, divisor in MEASURES)]))
+        lines.append(plan_all.row(["", "**ratio**", *(ratio(r["flambeau"][key], r["jax"][key]) for _, key, _ in MEASURES)]))
     return "\n".join(lines)
 
 
@@ -274,7 +289,9 @@ def main():
                 folder = options.keep.resolve() / name if options.keep else pathlib.Path(scratch)
                 folder.mkdir(parents=True, exist_ok=True)
                 results.append(compare(name, CASES[name], folder, options))
-            print(table(results[-1:]), flush=True)
+            for who in ("flambeau", "jax"):
+                print(f"{name}: {who}'s program compiled in {results[-1][who]['compile_s']:.1f} s", file=sys.stderr, flush=True)
+        print(table(results))
         if options.markdown:
             options.markdown.write_text(table(results) + "\n")
         if options.json:

@@ -3,8 +3,8 @@
 
     scripts/plan_all.py [--only TEXT] [--jobs N] [--results FOLDER] [--output FILE]
 
-Each plan is one `flambeau plan FILE --topology POD ... --json RESULT`. A result that is newer than flambeau, the configuration and libtpu
-is taken as it is, so an interrupted run goes on where it ended.
+Each plan is one `flambeau plan FILE --topology POD ... --json RESULT`. A result that is newer than flambeau, the configuration, libtpu and
+JAX is taken as it is, so an interrupted run goes on where it ended. The scripts of bench/ that plan do it by `make` and `run` of this one.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import os
 import pathlib
 import re
 import shlex
@@ -22,6 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAMBEAU = ROOT / "build" / "flambeau"
+RESULTS = ROOT / "outputs" / "plans"  # where reports are kept
 DEVICES_A_CHIP = {"tpu7x": 2}
 
 
@@ -34,7 +36,7 @@ class Plan:
     @property
     def command(self) -> str:
         """As a user types it; the comment at the start of the configuration has the same line."""
-        return shlex.join(["flambeau", "plan", self.config, "--topology", self.topology, *self.overrides])
+        return shlex.join(["build/flambeau", "plan", self.config, "--topology", self.topology, *self.overrides])
 
     @property
     def chips(self) -> int:
@@ -45,8 +47,16 @@ class Plan:
         return self.chips * DEVICES_A_CHIP.get(self.topology.partition(":")[0], 1)
 
     @property
-    def name(self) -> str:
-        return re.sub(r"[^\w.-]+", "-", f"{self.config.removeprefix('configs/')} {self.topology}")
+    def label(self) -> str:
+        """For the rows of tables: llama3/8b, activation_checkpoint.mode full."""
+        pairs = [f"{key.removeprefix('--')} {value}" for key, value in zip(self.overrides[::2], self.overrides[1::2], strict=True)]
+        return ", ".join([self.config.removeprefix("configs/").removesuffix(".toml"), *pairs])
+
+    def file_name(self, *more: str) -> str:
+        """Of the kept report of this plan, made with these options: whatever changes the report is part of it, also the Python that
+        makes kernels for attention."""
+        words = [self.config.removeprefix("configs/"), self.topology, *self.overrides, *more, os.environ.get("FLAMBEAU_PYTHON", "")]
+        return re.sub(r"[^\w.]+", "-", " ".join(words).strip()) + ".json"
 
 
 # The pods that configs/ are meant for, in the table's order.
@@ -71,28 +81,46 @@ PLANS = (
 
 
 def inputs_of(plan):
-    """What a result depends on, as files."""
-    libtpu = importlib.util.find_spec("libtpu")
-    return [FLAMBEAU, ROOT / plan.config] + ([pathlib.Path(libtpu.origin)] if libtpu and libtpu.origin else [])
+    """What a result depends on, as files. With JAX attention runs in other kernels."""
+    packages = [spec for spec in map(importlib.util.find_spec, ("libtpu", "jax")) if spec and spec.origin]
+    return [FLAMBEAU, ROOT / plan.config] + [pathlib.Path(package.origin) for package in packages]
 
 
-def run(plan, results, timeout):
-    """The report of `flambeau plan`, or {"failure": its message}."""
-    file = results / f"{plan.name}.json"
-    if not (file.exists() and all(i.stat().st_mtime < file.stat().st_mtime for i in inputs_of(plan))):
-        file.unlink(missing_ok=True)
-        command = [FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *plan.overrides, "--json", file]
-        begin = time.perf_counter()
-        try:
-            done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return {"failure": f"took more than {timeout} s (--timeout)"}
-        # That it does not fit is an answer too: then there is a file whatever the exit code is.
-        if not file.exists():
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing was said"]
-            return {"failure": f"exit code {done.returncode}: {said[-1]}"}
-        print(f"{plan.command}: {time.perf_counter() - begin:.1f} s", flush=True)
+def make(plan, file, timeout, *more, flambeau=None):
+    """Plans, whatever there is already: the report, also written to `file`, or {"failure": what was said}. `more` are options of
+    `flambeau plan`. No changes are looked for when it does not fit."""
+    file.unlink(missing_ok=True)
+    command = [flambeau or FLAMBEAU, "plan", plan.config, "--topology", plan.topology, *plan.overrides, *more, "--no-changes", "--json", file]
+    begin = time.perf_counter()
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"failure": f"took more than {timeout} s (--timeout)"}
+    # That it does not fit is an answer too: then there is a file whatever the exit code is.
+    if not file.exists():
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing was said"]
+        return {"failure": f"exit code {done.returncode}: {said[-1]}"}
+    print(f"{' '.join([plan.command, *more])}: {time.perf_counter() - begin:.1f} s", file=sys.stderr, flush=True)
     return json.loads(file.read_text())
+
+
+def run(plan, results, timeout, *more):
+    """`make`, unless the folder `results` has a report that is newer than all that it depends on."""
+    file = results.resolve() / plan.file_name(*more)
+    if file.exists() and all(i.stat().st_mtime < file.stat().st_mtime for i in inputs_of(plan)):
+        return json.loads(file.read_text())
+    results.mkdir(parents=True, exist_ok=True)
+    return make(plan, file, timeout, *more)
+
+
+def chosen(plans, text):
+    """Those whose command contains `text`."""
+    if not FLAMBEAU.exists():
+        sys.exit(f"{FLAMBEAU} is not built; run `make build`")
+    found = [plan for plan in plans if text in plan.command]
+    if not found:
+        sys.exit(f"no plan's command contains {text!r}")
+    return found
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------------
@@ -100,6 +128,16 @@ def run(plan, results, timeout):
 
 COLUMNS = ("configuration", "pod", "mesh", "tokens a step", "attention", "checkpoint", "HBM GiB a device", "of", "TFLOP", "HBM GB moved",
            "collectives GB", "step s, estimate", "tokens/s/chip", "MFU", "planned in s")
+
+
+def row(cells):
+    """Of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def rule(cells):
+    """What stands under the head of one."""
+    return "|---" * len(cells) + "|"
 
 
 def cells(plan, report):
@@ -118,15 +156,14 @@ def cells(plan, report):
 
 
 def page(plans, reports):
-    rows = [cells(plan, report) for plan, report in zip(plans, reports)]
     sources = sorted({r["source"] for r in reports if "source" in r})
     lines = ["# Plans of the bundled configurations", "",
              "Made by `make plan-all`: what the compiler for these TPUs, or the analytic mode, says of a training step, without a TPU. HBM is",
              "of one device, bold where it does not fit; work is of one device and one step, with what is made again in the backward pass.",
-             "Times, and what is computed from them, are estimates. [planning.md](planning.md) says how to read a plan.", "",
+             "Times, and what is computed from them, are estimates. Attention is `chunked` where no Python with JAX makes kernels for it.",
+             "[planning.md](planning.md) says how to read a plan.", "",
              f"Memory and work by: {'; '.join(sources) or 'nothing, all failed'}.", "",
-             "| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
+             row(COLUMNS), rule(COLUMNS), *(row(cells(plan, report)) for plan, report in zip(plans, reports))]
     lines += ["", "The commands:", "", "<!-- test: skip: minutes of compilation -->", "```sh", *(plan.command for plan in plans), "```", ""]
     return "\n".join(lines)
 
@@ -136,15 +173,10 @@ def main():
     parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this; the page is not written")
     parser.add_argument("--jobs", type=int, default=1, help="plans at a time (default: 1)")
     parser.add_argument("--timeout", type=int, default=1800, metavar="S", help="longest plan (default: 1800)")
-    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "outputs" / "plans", help="folder of the reports")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "plans.md")
     options = parser.parse_args()
-    if not FLAMBEAU.exists():
-        sys.exit(f"{FLAMBEAU} is not built; run `make build`")
-    plans = [plan for plan in PLANS if options.only in plan.command]
-    if not plans:
-        sys.exit(f"no plan's command contains {options.only!r}")
-    options.results.mkdir(parents=True, exist_ok=True)
+    plans = chosen(PLANS, options.only)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         reports = list(pool.map(lambda plan: run(plan, options.results, options.timeout), plans))
     if options.only:

@@ -4,11 +4,14 @@ import json
 import os
 import pathlib
 import subprocess
+import sysconfig
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAMBEAU = ROOT / "build" / "flambeau"
+LIBTPU = pathlib.Path(os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib"), "libtpu", "libtpu.so")
+needs_libtpu = pytest.mark.skipif(not LIBTPU.exists(), reason=f"NOT TESTED, libtpu is not installed: there is no {LIBTPU}")
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ A block is run as it stands, after the blocks above it on the same page. HTML co
 
     <!-- test: append: --training.steps 2 -->   adds words to each command of the block that starts `build/flambeau`
     <!-- test: expect: loss -->                 its output must contain this
-    <!-- test: skip: run by .ci/run -->         is not run; allowed only for what `make test` and `make train` are themselves, and
-                                                for plans of real models, whose compilations take minutes
+    <!-- test: skip: run by .ci/run -->         is not run; allowed only for what `make test` and `make train` are themselves, for
+                                                benchmarks, and for plans of real models, whose compilations take minutes
 """
 
 import dataclasses
@@ -20,11 +20,14 @@ RUNS_FLAMBEAU = re.compile(r"\s*(\w+=\S+ )*build/flambeau\s")
 KINDS = {"append", "expect", "skip"}
 
 # Set-up itself: `.ci/run` runs it, and a test that ran it would run itself. Plans: test_plan.py compiles what can be waited for.
+# Benchmarks: they need their peers and a quiet machine; `options` says what of a command can be checked all the same.
 SKIPPABLE = [
     re.compile(r"git clone \S+( \S+)?"),
     re.compile(r"cd \S+"),
     re.compile(r"make( [A-Z_]+=(\"[^\"]*\"|\S+))* (setup|build|train|test|asan|tsan|bench|plan-all|clean)( [A-Z_]+=(\"[^\"]*\"|\S+))*"),
-    re.compile(r"(build/)?flambeau plan configs/(?!\w+/debug\.toml)\S+ .*"),
+    re.compile(r"build/flambeau plan configs/(?!\w+/debug\.toml)\S+ .*"),
+    re.compile(r"scripts/setup\.sh bench"),
+    re.compile(r"\.venv/bin/python bench/\w+\.py(?! --quick)( .*)?"),
 ]
 
 
@@ -123,7 +126,7 @@ def _noted(block: Block, notes: list[tuple[str, str]]) -> Block:
         for command in block.commands():
             for part in command.split(" && "):
                 if not any(pattern.fullmatch(part.strip()) for pattern in SKIPPABLE):
-                    raise DocError(f"line {block.line}: only set-up and plans of real models may be skipped, not `{part}`")
+                    raise DocError(f"line {block.line}: only set-up, benchmarks and plans of real models may be skipped, not `{part}`")
     if block.append and (block.language in PYTHON or not any(map(RUNS_FLAMBEAU.match, block.commands()))):
         raise DocError(f"line {block.line}: `append` changes nothing here")
     return block
@@ -135,3 +138,9 @@ def links(page: str) -> list[str]:
     text = re.sub(r"`[^`\n]*`", "", text)
     targets = re.findall(r"\]\(<?([^)\s>]+)>?[^)]*\)", text) + re.findall(r"<img[^>]*\ssrc=\"([^\"]+)\"", text)
     return [t.partition("#")[0] for t in targets if not re.match(r"[a-z]+:|#", t)]
+
+
+def options(command: str) -> tuple[str, set[str]] | None:
+    """The script of bench/ or scripts/ that a command runs, and the options that it is given; None for other commands."""
+    script = re.search(r"(?:^|\s)((?:bench|scripts)/\w+\.py)(.*)", command)
+    return (script[1], set(re.findall(r"\s(--[\w-]+)", re.sub(r"#.*", "", script[2])))) if script else None

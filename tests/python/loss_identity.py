@@ -174,6 +174,7 @@ def page(comparisons: list[Comparison], planned: int) -> str:
         f"{STEPS} steps of {ROWS} rows of {CONTEXT} tokens of the debug models (learning rates {rates}), each run compared with the plainest "
         f"one of its model and dtype (one device, layers written out, one microbatch). The table holds the largest relative difference of the losses and of "
         "the gradient norms over the steps. All runs begin with the same parameters, bit by bit. "
+        '"Layers" says "unrolled" where they are written out, else the activation-checkpoint mode of their loop. '
         f"{len(comparisons)} of {planned} runs; written by `make loss-matrix`.", "",
         "Bounds: " + "; ".join(f"{dtype} {loss:g} and {norm:g}" for dtype, (loss, norm) in BOUNDS.items()) + ".", "",
         "| model | dtype | mesh | layers | accumulation | loss | gradient norm |", "|---|---|---|---|---|---|---|"]

@@ -30,7 +30,8 @@ def request_for_jax(case, *settings):
 
 
 @pytest.mark.parametrize("name, mesh, rows, tied", [
-    ("8b", (1, 16, 1), 16, False), ("70b", (1, 256, 1), 256, False), ("32b", (1, 128, 1), 512, False)])
+    ("8b", (1, 16, 1), 16, False), ("70b", (1, 256, 1), 256, False), ("32b", (1, 128, 1), 512, False),
+    ("405b", (1, 128, 8), 512, False)])
 def test_jax_program_has_the_configuration_s_sizes(name, mesh, rows, tied):
     """A model of another number of parameters is refused by jax_request itself."""
     request = request_for_jax(plan_vs_jax.CASES[name])

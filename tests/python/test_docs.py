@@ -1,6 +1,7 @@
 """Every command and every Python example of the documentation is run; see docs.py for how a page marks exceptions."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import docs
 import pytest
 from conftest import ROOT
 
-PAGES = sorted(p for p in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")] if p.exists())
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *ROOT.glob("docs/**/*.md")])
 BLOCK_SECONDS = 600
 
 
@@ -41,6 +42,19 @@ def test_page(page, workplace):
             assert text in done.stdout, f"{where}the output lacks {text!r}\n{done.stdout[-8000:]}"
 
 
+def test_benchmarks_have_the_options_that_pages_give_them():
+    """Also those of commands that are skipped."""
+    given = {}
+    for page in PAGES:
+        for command in (c for block in docs.blocks(page.read_text()) for c in block.commands()):
+            if (found := docs.options(command)) is not None:
+                given.setdefault(found[0], set()).update(found[1])
+    assert {f"bench/{p.name}" for p in (ROOT / "bench").glob("*.py")} <= set(given), "bench/README.md shows how each is run"
+    for script, words in given.items():
+        text = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+        assert words <= set(re.findall(r"--[\w-]+", text)), script
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links(page):
     missing = [t for t in docs.links(page.read_text()) if t and not (page.parent / t).exists()]
@@ -56,8 +70,9 @@ def fenced(language, *lines, notes=()):
 @pytest.mark.parametrize("page, scripts", [
     (fenced("sh", "cat <<E", "", "# a", "E"), ["cat <<E\n\n# a\nE"]),
     (fenced("console", "$ # why", "$ ls # all"), ["ls # all"]),
-    (fenced("sh", "flambeau plan configs/llama3/8b.toml --topology v5e:4x4", notes=["<!-- test: skip: a minute -->"]),
-     ["flambeau plan configs/llama3/8b.toml --topology v5e:4x4"]),
+    (fenced("sh", "build/flambeau plan configs/llama3/8b.toml --topology v5e:4x4", ".venv/bin/python bench/compile_time.py",
+            notes=["<!-- test: skip: minutes -->"]),
+     ["build/flambeau plan configs/llama3/8b.toml --topology v5e:4x4\n.venv/bin/python bench/compile_time.py"]),
     (fenced("console", "$ ls \\", ">   -l", "total 0", "$ pwd"), ["ls -l\npwd"]),
     (fenced("text", "$ rm"), []),
     ("text `$ ls`\n" + fenced("python", "print(1)") + fenced("bash", "ls"), ["print(1)", "ls"]),
@@ -76,9 +91,10 @@ def test_blocks(page, scripts):
     (fenced("", "ls"), "give this block a language"),
     ("```sh\nls\n", "not closed"),
     (fenced("console", "$ ls \\"), "backslash"),
-    (fenced("sh", "ls", notes=["<!-- test: skip: slow -->"]), "only set-up and plans of real models may be skipped"),
+    (fenced("sh", "ls", notes=["<!-- test: skip: slow -->"]), "only set-up, benchmarks and plans of real models may be skipped"),
     (fenced("sh", "build/flambeau plan configs/llama3/debug.toml --topology v5e:2x2", notes=["<!-- test: skip: slow -->"]), "only set-up"),
     (fenced("sh", "build/flambeau train configs/llama3/8b.toml --device cpu", notes=["<!-- test: skip: slow -->"]), "only set-up"),
+    (fenced("sh", ".venv/bin/python bench/compile_time.py --quick", notes=["<!-- test: skip: slow -->"]), "only set-up"),
     (fenced("sh", "cd x && ls", notes=["<!-- test: skip: slow -->"]), "only set-up"),
     (fenced("python", "1", notes=["<!-- test: skip: slow -->"]), "always run"),
     (fenced("sh", "ls", notes=["<!-- test: append: -l -->"]), "changes nothing"),
@@ -91,6 +107,16 @@ def test_pages_that_cannot_be_tested(page, message):
     with pytest.raises(docs.DocError, match=message):
         for block in docs.blocks(page):
             block.script()
+
+
+@pytest.mark.parametrize("command, found", [
+    (".venv/bin/python bench/a.py --b 2 --c-d  # --e", ("bench/a.py", {"--b", "--c-d"})),
+    ("scripts/b.py", ("scripts/b.py", set())),
+    ("build/flambeau plan a.toml --full", None),
+    ("scripts/setup.sh bench", None),
+])
+def test_options_of_scripts(command, found):
+    assert docs.options(command) == found
 
 
 def test_link_targets():
