@@ -1,6 +1,7 @@
 #include "plan/analytic_loops.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "hlo/compiled/roles.h"
 #include "hlo/elements.h"
@@ -14,9 +15,7 @@ using hlo::Op;
 using hlo::compiled::LoopRole;
 using hlo::compiled::RoleVotes;
 
-bool is_layers(LoopRole role) { return role == LoopRole::LayersForward || role == LoopRole::LayersBackward; }
-
-// Of the block and all blocks inside, or only of those that are no loop's.
+// Of the block but for its loops, or with them.
 void count(const Block& block, bool loops_too, RoleVotes& votes) {
   for (const auto& node : block.nodes) {
     if (node->op == Op::While && !loops_too) continue;
@@ -25,22 +24,30 @@ void count(const Block& block, bool loops_too, RoleVotes& votes) {
   }
 }
 
-bool holds_layers(const Block& block) {
-  return std::ranges::any_of(block.nodes, [](const auto& node) {
-    if (node->op != Op::While) return std::ranges::any_of(node->regions, [](const auto& r) { return holds_layers(*r); });
-    RoleVotes votes;
-    count(*node->regions[1], /*loops_too=*/true, votes);
-    return is_layers(votes.role());
-  });
+LoopRole role_by_sites(const Block& body) {
+  RoleVotes own, all;
+  count(body, /*loops_too=*/false, own);
+  if (own.role() != LoopRole::Other) return own.role();
+  count(body, /*loops_too=*/true, all);
+  return all.role();
 }
 
-// What goes through layers and loss is a loop around them, whatever its own operations are called.
+void find_loops(const Block& block, std::vector<LoopRole>& roles) {
+  for (const auto& node : block.nodes) {
+    if (node->op == Op::While) roles.push_back(role_by_sites(*node->regions[1]));
+    else
+      for (const auto& region : node->regions) find_loops(*region, roles);
+  }
+}
+
+// What goes through layers and loss is a loop around them, whatever most of its own operations are called.
 LoopRole role_of(const Node& loop) {
-  RoleVotes own, all;
-  count(*loop.regions[1], /*loops_too=*/false, own);
-  count(*loop.regions[1], /*loops_too=*/true, all);
-  if (all.speak_of(LoopRole::Loss) && holds_layers(*loop.regions[1])) return LoopRole::Accumulation;
-  return own.role() == LoopRole::Other ? all.role() : own.role();
+  const LoopRole own = role_by_sites(*loop.regions[1]);
+  std::vector<LoopRole> inside;
+  find_loops(*loop.regions[1], inside);
+  const auto holds = [&](LoopRole role) { return std::ranges::find(inside, role) != inside.end(); };
+  const bool layers = holds(LoopRole::LayersForward) || holds(LoopRole::LayersBackward);
+  return layers && (own == LoopRole::Loss || holds(LoopRole::Loss)) ? LoopRole::Accumulation : own;
 }
 
 }  // namespace

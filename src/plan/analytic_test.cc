@@ -210,8 +210,11 @@ TEST(Analytic, TellsLoopsByTheirSites) {
   };
   const auto sum = p.b.for_loop(5, std::array{x}, [&](Builder& b, std::span<const Value> state) {
     const Value y = layers(b, state[1], "layers/loop");
-    b.set_site("loss/head");
-    const Value z = b.dot_general(y, w, DotDims{{}, {}, {1}, {0}});
+    b.set_site("loss/loop");
+    const Value z = b.for_loop(1, std::array{y}, [&](Builder& inner, std::span<const Value> carry) {
+      inner.set_site("loss/head");
+      return std::vector{inner.dot_general(carry[1], w, DotDims{{}, {}, {1}, {0}})};
+    })[0];
     const Value dx = layers(b, z, "backward/layers/loop");
     b.set_site("backward/layers/add");
     return std::vector{b.add(b.add(state[1], dx), b.sin(dx))};
@@ -219,7 +222,7 @@ TEST(Analytic, TellsLoopsByTheirSites) {
   const AnalyticPlan plan = p.analyze({sum[0]});
   const double product = 2.0 * 8 * 8 * 8;
   const std::map<std::string, double> want = {
-      {"layers, forward", 5 * 6 * product}, {"accumulation", 5 * product}, {"layers, backward", 5 * 6 * product}, {"outside of the layers", 0}};
+      {"layers, forward", 5 * 6 * product}, {"accumulation", 0}, {"loss", 5 * product}, {"layers, backward", 5 * 6 * product}, {"outside of the layers", 0}};
   EXPECT_EQ(plan.flops_at, want);
 }
 

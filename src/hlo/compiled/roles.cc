@@ -27,10 +27,10 @@ LoopRole role_of_name(std::string_view op_name) {
   return LoopRole::Other;
 }
 
-RoleVotes votes_of(const Computation& body) {
+LoopRole role_by_names(const Computation& body) {
   RoleVotes votes;
   for (const Instruction& i : body.instructions) votes.add(i.op_name);
-  return votes;
+  return votes.role();
 }
 
 // ---- structure ----------------------------------------------------------------------------------------------------------
@@ -157,14 +157,15 @@ class Structure {
 
 bool is_layers(LoopRole role) { return role == LoopRole::LayersForward || role == LoopRole::LayersBackward; }
 
-// What goes through layers and loss, turn by turn, is a loop around them, whatever its own operations are called.
+// What goes through layers and loss, turn by turn, is a loop around them, whatever most of its own operations are called. (A
+// few may be called after anything: the compiler moves constants into loops.)
 void assign_by_names(const Module& module, const std::vector<LoopSite>& sites, Analysis& analysis) {
   auto& loops = analysis.loops;
   std::vector<bool> holds_layers(loops.size()), holds_loss(loops.size());
   for (size_t i = loops.size(); i-- > 0;) {  // inner before outer
-    const RoleVotes votes = votes_of(callee(module, *sites[i].loop));
-    holds_loss[i] = holds_loss[i] || votes.speak_of(LoopRole::Loss);
-    loops[i].role = holds_layers[i] && holds_loss[i] ? LoopRole::Accumulation : votes.role();
+    const LoopRole own = role_by_names(callee(module, *sites[i].loop));
+    holds_loss[i] = holds_loss[i] || own == LoopRole::Loss;
+    loops[i].role = holds_layers[i] && holds_loss[i] ? LoopRole::Accumulation : own;
     if (loops[i].parent < 0) continue;
     const auto around = static_cast<size_t>(loops[i].parent);
     holds_layers[around] = holds_layers[around] || holds_layers[i] || is_layers(loops[i].role);

@@ -17,7 +17,6 @@ class RoleVotes {
   // That most speak of. A backward loop of checkpointed layers repeats forward operations under their own names: a fifth of
   // backward ones makes it backward.
   LoopRole role() const;
-  bool speak_of(LoopRole role) const { return votes_[static_cast<size_t>(role)] > 0; }
 
  private:
   std::array<size_t, 5> votes_{};

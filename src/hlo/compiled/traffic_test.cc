@@ -295,6 +295,14 @@ TEST(Roles, SeeAccumulationAroundLayersAndLoss) {
   const auto loop = [&](int64_t id, const std::string& name) {
     return turns(id, state, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, op_name(name))}, {42});
   };
+  // As all backward layers are: a loop within, and a constant of the loss that the compiler moved there.
+  const std::string backward =
+      turns(4, state,
+            {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
+             instruction(43, "while", state, {42}, calls({2, 5})), element(44, 43, 1, kRow),
+             instruction(45, "broadcast", kRow, {41}, op_name("loss/full")),
+             instruction(46, "add", kRow, {44, 45}, op_name("backward/layers/a")), instruction(47, "negate", kRow, {46}, op_name("backward/layers/a"))},
+            {47});
   const std::string batches =
       turns(1, state,
             {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
@@ -303,11 +311,12 @@ TEST(Roles, SeeAccumulationAroundLayersAndLoss) {
              instruction(47, "add", kRow, {40, 46}, op_name("backward/layers/add"))},
             {47});
   const Analysis a = analyze(parse_module(module(
-      {batches, loop(2, "layers/a"), loop(3, "loss/head"), loop(4, "backward/layers/a"), condition(5, state),
+      {batches, loop(2, "layers/a"), loop(3, "loss/head"), backward, condition(5, state),
        computation(6, {constant(50, 0), parameter(51, kRow), instruction(52, "tuple", state, {50, 51}),
                        instruction(53, "while", state, {52}, calls({1, 5}))}, 53)},
       6)));
-  EXPECT_THAT(roles(a), ElementsAre(LoopRole::Accumulation, LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  EXPECT_THAT(roles(a), ElementsAre(LoopRole::Accumulation, LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward,
+                                    LoopRole::LayersForward));
 }
 
 TEST(Roles, PassToWhatIsInside) {
