@@ -61,6 +61,13 @@ class Fusion {
     return std::min(total, whole);
   }
 
+  // Whether the computation's result is `value`, under another name.
+  bool hands_back(int value) const {
+    int at = scope_.computation.root;
+    while (at != value && scope_.at(at).opcode == "bitcast" && !scope_.at(at).operands.empty()) at = scope_.at(at).operands[0];
+    return at == value;
+  }
+
   // Bytes that are written for the result `value`, `whole` in all.
   double written_of(int value, double whole, int depth = 0) const {
     const Instruction& i = scope_.at(value);
@@ -88,9 +95,11 @@ class Fusion {
     if (i.opcode == "fusion" && i.called.size() == 1) {
       const Scope inner{callee(module_, i), &scope_, &i};
       const Instruction* parameter = parameter_of(inner.computation, place);
-      return parameter == nullptr
-                 ? 0
-                 : Fusion(module_, inner).read_of(index_in(inner.computation, *parameter), whole, depth + 1);
+      if (parameter == nullptr) return 0;
+      const Fusion fusion(module_, inner);
+      const int value = index_in(inner.computation, *parameter);
+      // What it hands back is read by those who use it here.
+      return fusion.read_of(value, whole, depth + 1) + (fusion.hands_back(value) ? read_of(user, whole, depth + 1) : 0);
     }
     return whole;
   }

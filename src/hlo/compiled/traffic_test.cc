@@ -103,6 +103,13 @@ TEST(Traffic, OfFusions) {
        both, kRowBytes + 4, 2 * kRowBytes},
       {"an operand that is passed on", {instruction(4, "negate", kRow, {2}), instruction(9, "tuple", both, {1, 4})}, both,
        kRowBytes, kRowBytes},
+      {"an operand that a fusion renames", {instruction(4, "fusion", kArray, {1}, calls({3})), instruction(9, "negate", kArray, {4})},
+       kArray, kBytes, kBytes},
+      {"one that it renames and a slice is taken of",
+       {instruction(4, "fusion", kArray, {1}, calls({3})), instruction(9, "dynamic-slice", kRow, {4, 3, 3})}, kRow, kRowBytes + 4, kRowBytes},
+      {"one that it renames and nobody reads",
+       {instruction(4, "fusion", kArray, {1}, calls({3})), instruction(5, "negate", kRow, {2}), instruction(9, "tuple", both, {4, 5})}, both,
+       kRowBytes, kRowBytes},
       {"an update of fresh memory",
        {instruction(4, "broadcast", kArray, {3}), instruction(9, "dynamic-update-slice", kArray, {4, 2, 3, 3})},
        kArray, kRowBytes + 4, kBytes},
@@ -110,7 +117,7 @@ TEST(Traffic, OfFusions) {
   for (const auto& c : kCases) {
     std::vector<std::string> inside = {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2)};
     inside.insert(inside.end(), c.inside.begin(), c.inside.end());
-    EXPECT_THAT(moved({computation(1, inside, 9),
+    EXPECT_THAT(moved({computation(3, {parameter(30, kArray), instruction(31, "bitcast", kArray, {30})}, 31), computation(1, inside, 9),
                        computation(2,
                                    {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2),
                                     instruction(8, "fusion", c.result, {1, 2, 3}, calls({1}))},
