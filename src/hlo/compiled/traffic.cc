@@ -19,6 +19,9 @@ bool takes_part_of(std::string_view opcode) { return is_one_of(opcode, {"slice",
 bool updates_in_place(std::string_view opcode) { return is_one_of(opcode, {"dynamic-update-slice", "scatter"}); }
 bool renames(std::string_view opcode) { return is_one_of(opcode, {"bitcast", "get-tuple-element", "tuple"}); }
 
+// What has its first operand's elements in an order of theirs, whether or not something is between them.
+bool keeps_places(std::string_view opcode) { return is_one_of(opcode, {"copy", "convert", "pad"}); }
+
 bool moves_nothing(const Instruction& i) {
   // The ends of asynchronous operations count at their starts, a loop's turns where they run.
   if (i.opcode.ends_with("-done") || i.opcode.ends_with("-update") || renames(i.opcode)) return true;
@@ -61,26 +64,19 @@ class Fusion {
     return std::min(total, whole);
   }
 
-  // Whether the computation's result is `value`, under another name.
-  bool hands_back(int value) const {
-    int at = scope_.computation.root;
-    while (at != value && scope_.at(at).opcode == "bitcast" && !scope_.at(at).operands.empty()) at = scope_.at(at).operands[0];
-    return at == value;
-  }
-
-  // Bytes that are written for the result `value`, `whole` in all.
-  double written_of(int value, double whole, int depth = 0) const {
+  // Bytes that are written for the result `value`, `whole` in all. `updated`: of what an update in place writes into.
+  double written_of(int value, double whole, int depth = 0, bool updated = false) const {
     const Instruction& i = scope_.at(value);
     if (depth > kDeepest || i.operands.empty()) return i.opcode == "parameter" ? 0 : whole;
-    if (i.opcode == "bitcast") return written_of(i.operands[0], whole, depth + 1);
+    if (i.opcode == "bitcast" || (updated && i.opcode == "copy")) return written_of(i.operands[0], whole, depth + 1, updated);
     if (continues_collective(i) || i.custom_call_target == "AsyncCollectiveDone") return 0;
     if (updates_in_place(i.opcode)) {
-      const double base = written_of(i.operands[0], whole, depth + 1);  // 0 for memory that was there before
+      const double base = written_of(i.operands[0], whole, depth + 1, /*updated=*/true);  // 0 for memory that was there before
       return std::min(whole, base + update_bytes(scope_, i));
     }
     if (i.opcode == "fusion" && i.called.size() == 1 && !i.shape.is_tuple()) {
       const Scope inner{callee(module_, i), &scope_, &i};
-      return Fusion(module_, inner).written_of(inner.computation.root, whole, depth + 1);
+      return Fusion(module_, inner).written_of(inner.computation.root, whole, depth + 1, updated);
     }
     return whole;
   }
@@ -92,16 +88,51 @@ class Fusion {
     if (takes_part_of(i.opcode)) return place == 0 ? static_cast<double>(i.shape.laid_out_bytes()) : whole;
     if (updates_in_place(i.opcode) && place == 0) return i.opcode == "scatter" ? update_bytes(scope_, i) : 0;
     if (continues_collective(i) || is_one_of(i.custom_call_target, {"AsyncCollectiveStart", "AsyncCollectiveDone"})) return 0;
-    if (i.opcode == "fusion" && i.called.size() == 1) {
-      const Scope inner{callee(module_, i), &scope_, &i};
-      const Instruction* parameter = parameter_of(inner.computation, place);
-      if (parameter == nullptr) return 0;
-      const Fusion fusion(module_, inner);
-      const int value = index_in(inner.computation, *parameter);
-      // What it hands back is read by those who use it here.
-      return fusion.read_of(value, whole, depth + 1) + (fusion.hands_back(value) ? read_of(user, whole, depth + 1) : 0);
-    }
+    if (place == 0 && keeps_places(i.opcode)) return read_through(user, whole, depth);
+    if (i.opcode == "fusion" && i.called.size() == 1) return read_by_fusion(user, place, whole, depth);
     return whole;
+  }
+
+  // Of an operation's operand that it hands on element by element: the part that others take of the result. None of them
+  // makes memory within a fusion.
+  double read_through(int user, double whole, int depth) const {
+    if (is_result(user)) return whole;
+    const auto all = static_cast<double>(scope_.at(user).shape.laid_out_bytes());
+    return all > 0 ? whole * read_of(user, all, depth + 1) / all : 0;
+  }
+
+  double read_by_fusion(int user, size_t place, double whole, int depth) const {
+    const Instruction& i = scope_.at(user);
+    const Scope inner{callee(module_, i), &scope_, &i};
+    const Instruction* parameter = parameter_of(inner.computation, place);
+    if (parameter == nullptr) return 0;
+    const Fusion fusion(module_, inner);
+    const int value = index_in(inner.computation, *parameter);
+    const Handed handed = fusion.hands_back(value);
+    if (handed == Handed::No) return fusion.read_of(value, whole, depth + 1);
+    return handed == Handed::Renamed ? read_of(user, whole, depth + 1) : read_through(user, whole, depth);
+  }
+
+  // Whether the computation's result is `value`, and nothing else is made of that.
+  enum class Handed { No, Renamed, Copied };
+  Handed hands_back(int value) const {
+    Handed handed = Handed::Renamed;
+    for (int at = scope_.computation.root; at != value; at = scope_.at(at).operands[0]) {
+      const Instruction& i = scope_.at(at);
+      if (i.operands.empty() || !(i.opcode == "bitcast" || keeps_places(i.opcode))) return Handed::No;
+      if (i.opcode != "bitcast") handed = Handed::Copied;
+    }
+    return handed;
+  }
+
+  // Whether it leaves the computation as it is.
+  bool is_result(int value) const {
+    const auto is_it = [&](int at) {
+      while (at != value && scope_.at(at).opcode == "bitcast" && !scope_.at(at).operands.empty()) at = scope_.at(at).operands[0];
+      return at == value;
+    };
+    const Instruction& root = scope_.computation.root_instruction();
+    return is_it(scope_.computation.root) || (root.opcode == "tuple" && std::any_of(root.operands.begin(), root.operands.end(), is_it));
   }
 
   const Module& module_;

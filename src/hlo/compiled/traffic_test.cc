@@ -107,6 +107,16 @@ TEST(Traffic, OfFusions) {
        kArray, kBytes, kBytes},
       {"one that it renames and a slice is taken of",
        {instruction(4, "fusion", kArray, {1}, calls({3})), instruction(9, "dynamic-slice", kRow, {4, 3, 3})}, kRow, kRowBytes + 4, kRowBytes},
+      {"a slice of what is copied and converted on the way",
+       {instruction(4, "copy", kArray, {1}), instruction(5, "convert", shape(kBF16, {4, 1024}), {4}),
+        instruction(9, "dynamic-slice", shape(kBF16, {1, 1024}), {5, 3, 3})},
+       shape(kBF16, {1, 1024}), kRowBytes + 4, kRowBytes / 2},
+      {"a slice of what a fusion copies",
+       {instruction(4, "fusion", kArray, {1}, calls({4})), instruction(9, "dynamic-slice", kRow, {4, 3, 3})}, kRow, kRowBytes + 4, kRowBytes},
+      {"an update in place of what a fusion copies",
+       {instruction(4, "fusion", kArray, {1}, calls({4})), instruction(9, "dynamic-update-slice", kArray, {4, 2, 3, 3})}, kArray,
+       kRowBytes + 4, kRowBytes},
+      {"a copy", {instruction(4, "fusion", kArray, {1}, calls({4})), instruction(9, "bitcast", kArray, {4})}, kArray, kBytes, kBytes},
       {"one that it renames and nobody reads",
        {instruction(4, "fusion", kArray, {1}, calls({3})), instruction(5, "negate", kRow, {2}), instruction(9, "tuple", both, {4, 5})}, both,
        kRowBytes, kRowBytes},
@@ -117,7 +127,8 @@ TEST(Traffic, OfFusions) {
   for (const auto& c : kCases) {
     std::vector<std::string> inside = {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2)};
     inside.insert(inside.end(), c.inside.begin(), c.inside.end());
-    EXPECT_THAT(moved({computation(3, {parameter(30, kArray), instruction(31, "bitcast", kArray, {30})}, 31), computation(1, inside, 9),
+    EXPECT_THAT(moved({computation(3, {parameter(30, kArray), instruction(31, "bitcast", kArray, {30})}, 31),
+                       computation(4, {parameter(40, kArray), instruction(41, "copy", kArray, {40})}, 41), computation(1, inside, 9),
                        computation(2,
                                    {parameter(1, kArray), parameter(2, kRow, 1), parameter(3, kIndex, 2),
                                     instruction(8, "fusion", c.result, {1, 2, 3}, calls({1}))},
