@@ -140,3 +140,12 @@ def test_first_phases_of_the_page_are_within_the_bound():
     for row in table[1:]:
         first, whole = (float(cell.replace(",", "")) for cell in row[2:4])
         assert abs(first / whole - 1) <= plan_phases.BOUND, row
+
+
+def test_page_beside_jax_has_all_cases_twice():
+    measures = [name for name, _, _ in plan_vs_jax.MEASURES]
+    with_figures = [table for table in tables("plan_vs_jax.md") if list(table[0][2:]) == measures]
+    for table, attention in zip(with_figures, ("blockwise", "splash"), strict=True):
+        titles = [row[0] for row in table[1:] if row[0]]
+        assert titles == [f"{case.config.removeprefix('configs/').removesuffix('.toml')}, {case.pod}, {attention}"
+                          for case in plan_vs_jax.CASES.values()]
