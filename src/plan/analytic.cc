@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "plan/analytic_loops.h"
@@ -21,10 +22,13 @@ using hlo::Op;
 using hlo::Value;
 using hlo::compiled::LoopRole;
 
+// Of its memory, what kernels leave to values that wait.
+constexpr double kShareOfChip = 0.75;
+
 class Walk {
  public:
   Walk(const hlo::Graph& graph, std::span<const Argument> arguments, int64_t on_chip)
-      : graph_(graph), arguments_(arguments), on_chip_(double(on_chip)), layouts_(graph), fusion_(graph, layouts_), roles_(graph),
+      : graph_(graph), arguments_(arguments), on_chip_(kShareOfChip * double(on_chip)), layouts_(graph), fusion_(graph, layouts_), roles_(graph),
         is_argument_(graph.value_count()), is_over_argument_(graph.value_count()) {}
 
   AnalyticPlan run() {
@@ -154,7 +158,7 @@ class Walk {
       const size_t at = position.value_or(runs_at.contains(i) ? runs_at[i] : i);
       if (is_kernel(node))
         for (const Value v : node.operands) mark(frame, v, at);
-      if (node.op == Op::While || node.op == Op::ManualComputation || node.op == Op::If || node.op == Op::Case)
+      if (runs_regions(node.op))
         for (const auto& region : node.regions) mark_block(frame, *region, at);
     }
     for (const Value v : block.results) mark(frame, v, position.value_or(kEnd));
@@ -168,6 +172,7 @@ class Walk {
     frame.ends.resize(frame.block->nodes.size());
     for (const auto& [id, position] : frame.last)
       if (position < frame.ends.size()) frame.ends[position].push_back(id);
+    place_on_chip(frame);
     for (size_t i = 0; i < frame.block->nodes.size(); ++i) {
       const Node& node = *frame.block->nodes[i];
       if (const auto late = frame.late.find(i); late != frame.late.end())
@@ -345,12 +350,42 @@ class Walk {
 
   void traffic(double bytes) { plan_.work.hbm_bytes += bytes; }
 
-  // What an innermost loop makes and uses itself, its state too, where it is small beside the memory on the chip.
-  bool stays_on_chip(Value v, const Frame& frame) const {
-    if (!frame.loop || layouts_.local_bytes(v) > on_chip_ / 2) return false;
-    const Block& body = *frame.loop->regions[1];
-    const bool is_innermost = std::ranges::none_of(body.nodes, [](const auto& n) { return n->op == Op::While; });
-    return is_innermost && graph_.block_of(v) == body.id;
+  // An innermost loop keeps on the chip what a turn makes and uses up, as long as there is room, then what it hands to the
+  // next turn, the smallest first.
+  void place_on_chip(const Frame& frame) {
+    if (!frame.loop || frame.block != frame.loop->regions[1].get() || holds_loop(*frame.block)) return;
+    double in_use = 0, most = 0;
+    std::unordered_map<uint32_t, double> placed;
+    for (size_t i = 0; i < frame.block->nodes.size(); ++i) {
+      const Node& node = *frame.block->nodes[i];
+      for (const Value v : node.results) {
+        const bool made = fusion_.form(v) == Form::Buffer && !frame.reads_last(v.id(), kEnd) && frame.last.contains(v.id());
+        if (!made || in_use + layouts_.local_bytes(v) >= on_chip_) continue;
+        in_use += layouts_.local_bytes(v);
+        most = std::max(most, in_use);
+        stays_on_chip_.insert(v.id());
+        placed.emplace(v.id(), layouts_.local_bytes(v));
+      }
+      for (const uint32_t id : frame.ends[i])
+        if (const auto found = placed.find(id); found != placed.end()) in_use -= found->second;
+    }
+    std::vector<size_t> state;
+    for (size_t i = 0; i < frame.block->parameters.size(); ++i) {
+      const Value v = frame.block->parameters[i];
+      if (fusion_.form(v) != Form::Nothing && frame.block->results[i] != v) state.push_back(i);
+    }
+    std::ranges::sort(state, {}, [&](size_t i) { return layouts_.local_bytes(frame.block->parameters[i]); });
+    for (const size_t i : state) {
+      most += layouts_.local_bytes(frame.block->parameters[i]);
+      if (most >= on_chip_) return;
+      stays_on_chip_.insert(frame.block->parameters[i].id());
+      stays_on_chip_.insert(storage(frame.block->results[i]).id());
+    }
+  }
+  static bool holds_loop(const Block& block) {
+    return std::ranges::any_of(block.nodes, [](const auto& node) {
+      return node->op == Op::While || std::ranges::any_of(node->regions, [](const auto& r) { return holds_loop(*r); });
+    });
   }
 
   void count(const Node& node, const Frame& frame) {
@@ -362,19 +397,67 @@ class Walk {
       CollectiveGroup& group = groups_[{std::string(t.kind), t.axes, t.dtype, frame.role}];
       group.count += frame.runs * t.count;
       group.bytes += frame.runs * t.bytes;
-      traffic(frame.runs * 2 * t.bytes);
+      traffic(frame.runs * moved_by(t));
     }
-    if (!is_kernel(node) || node.op == Op::While || node.op == Op::ManualComputation) return;
+    if (!is_kernel(node) || is_collective(node.op) || runs_regions(node.op)) return;
+    traffic(frame.runs * (is_update(node) ? moved_by_update(node) : moved_by_kernel(node)));
+  }
+
+  // A transfer reads its operand and writes its result, of which `bytes` is the larger.
+  bool stays_on_chip(Value v) const { return stays_on_chip_.contains(v.id()); }
+
+  double moved_by(const Transfer& t) const {
+    const bool is_smaller = t.kind == "all-gather" || t.kind == "reduce-scatter";
+    return t.bytes * (1 + (is_smaller ? 1 / double(layouts_.parts(t.axes)) : 1));
+  }
+
+  double read_from(const std::vector<Read>& reads) const {
     double bytes = 0;
-    for (const Read& read : is_update(node) ? fusion_.reads_of(node.operands[1]) : fusion_.reads(node))
-      if (!stays_on_chip(read.buffer, frame)) bytes += read.bytes;
-    if (is_update(node)) bytes += layouts_.local_bytes(node.operands[1]);
-    else
-      for (const Value v : node.results)
-        if (fusion_.form(v) == Form::Buffer && !stays_on_chip(v, frame)) bytes += layouts_.local_bytes(v);
+    for (const Read& read : reads)
+      if (!stays_on_chip(read.buffer)) bytes += read.bytes;
+    return bytes;
+  }
+
+  double moved_by_update(const Node& node) const {
+    const double written = stays_on_chip(fusion_.storage(node.results[0])) ? 0 : layouts_.local_bytes(node.operands[1]);
+    return read_from(fusion_.reads_of(node.operands[1])) + written;
+  }
+
+  double moved_by_kernel(const Node& node) const {
+    const Share& share = fusion_.share(node);
+    double bytes = read_from(fusion_.reads(node));
+    if (const Transfer* ring = ring_of(share)) return bytes + moved_around(node, *ring);
+    for (const Value v : node.results) {
+      if (fusion_.form(v) != Form::Buffer || stays_on_chip(v)) continue;
+      // What is then summed over devices is written whole.
+      const bool parts = !share.transfers.empty() && (node.op == Op::DotGeneral || node.op == Op::Reduce);
+      bytes += parts ? share.transfers[0].bytes : layouts_.local_bytes(v);
+    }
     // Put together, then copied to how products want it, seen of libtpu.
     if (node.op == Op::Concatenate) bytes += 2 * layouts_.local_bytes(node.results[0]);
-    traffic(frame.runs * bytes);
+    return bytes;
+  }
+
+  // Beside what it sends, a ring makes two parts of the result at a time, each of a part of one operand and of all of the
+  // other. Parts that the chip does not hold are written, added to the sums that arrive, and put in order.
+  double moved_around(const Node& node, const Transfer& ring) const {
+    constexpr double kPasses = 1 + 3 + 1;
+    const double part = ring.bytes / ring.count, parts = ring.count - 1;
+    double bytes = part < on_chip_ ? 0 : kPasses * part * parts;
+    for (const Factor& factor : factors_of(node)) {
+      const auto result = std::ranges::find_if(factor, &Place::is_result);
+      if (result == factor.end() || (layouts_.of(result->value)[result->dim] & ring.axes) == 0) continue;
+      const Value whole = node.operands[factor.front().operand == 0 ? 1 : 0];
+      bytes += (std::max(1.0, parts / 2) - 1) * read_from(fusion_.reads_of(whole));
+      break;
+    }
+    return bytes;
+  }
+
+  static bool runs_regions(Op op) { return op == Op::While || op == Op::ManualComputation || op == Op::If || op == Op::Case; }
+  static bool is_collective(Op op) {
+    return op == Op::ShardingConstraint || op == Op::AllReduce || op == Op::AllGather || op == Op::ReduceScatter || op == Op::AllToAll ||
+           op == Op::CollectivePermute;
   }
 
   // ---- the end ----
@@ -412,6 +495,7 @@ class Walk {
   std::set<hlo::Dims> parameter_dims_;
   std::unordered_map<uint32_t, Value> renamed_;  // values within bodies that are values outside
   std::set<uint32_t> protected_;
+  std::unordered_set<uint32_t> stays_on_chip_;
   std::unordered_map<uint32_t, const Block*> hoisted_;  // where what is moved out of loops begins to lie
   std::map<std::tuple<std::string, AxisSet, DType, LoopRole>, CollectiveGroup> groups_;
 };

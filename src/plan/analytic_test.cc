@@ -346,9 +346,51 @@ TEST(Analytic, ArgumentsFillTiles) {
   }
 }
 
+// ---- traffic --------------------------------------------------------------------------------------------------------------------
+
+// Two halves of an array are all of it.
+TEST(Analytic, SlicesAddUp) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({2048, 1024}, {{"a"}, {}});  // 4 MiB a device
+  const Value sum = p.b.add(p.b.slice_dim(x, 1, 0, 512), p.b.slice_dim(x, 1, 512, 1024));
+  EXPECT_EQ(p.analyze({p.b.exp(sum)}).work.hbm_bytes, (4 + 2) * kMiB);
+}
+
+// The kernel of a product takes in what its operands are computed from, and finds the maximum of its result on the way.
+TEST(Analytic, ProductsTakeInWhatIsAroundThem) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({1024, 1024}, {{"a"}, {}});  // 2 MiB a device, as are products
+  const Value w = p.parameter({1024, 1024}, {{}, {}});     // 4 MiB
+  const auto times_w = [&](Value y) { return p.b.dot_general(y, w, DotDims{{}, {}, {1}, {0}}); };
+  const Value scores = times_w(p.b.exp(x));
+  const Value most = p.b.reduce(scores, {1}, hlo::Reduction::Max);
+  const Value relative = p.b.exp(p.b.subtract(scores, p.b.broadcast_in_dim(most, {1024, 1024}, {0})));
+  const Value sums = p.b.reduce(relative, {1}, hlo::Reduction::Sum);
+  const AnalyticPlan plan = p.analyze({times_w(relative), sums});
+  EXPECT_EQ(plan.work.hbm_bytes, (2 + 4 + 2) * kMiB + 2 * kMiB + (2 + 4 + 2) * kMiB);
+}
+
+TEST(Analytic, TransfersReadAndWrite) {
+  Program p({{"shard", 4}});
+  const Value w = p.parameter({1024, 1024}, {{"shard"}, {}});  // 1 MiB a device
+  EXPECT_EQ(p.analyze({p.b.sharding_constraint(w, sharding({{}, {}}))}).work.hbm_bytes, (1 + 4) * kMiB);
+}
+
+// A ring of eight takes one operand part by part and the other whole, for two parts of the result at a time.
+TEST(Analytic, RingsReadOneOperandAgain) {
+  Program p({{"shard", 8}});
+  const Value x = p.parameter({1 << 14, 1 << 13}, {{"shard"}, {}}, DType::BF16);  // 32 MiB a device
+  const Value y = p.parameter({1 << 14, 1024}, {{"shard"}, {}}, DType::BF16);     // 4 MiB
+  const Value w = p.b.dot_general(x, y, DotDims{{}, {}, {0}, {0}}, DType::F32);   // 32 MiB of parts of sums
+  p.graph.set_results({p.b.sharding_constraint(w, sharding({{"shard"}, {}}))});
+  constexpr int64_t kSent = 2 * 9 * 32 / 8, kRead = 32 + 4 * 4, kParts = 5 * 32;
+  EXPECT_EQ(analyze_graph(p.graph, {}, 1 << 30).work.hbm_bytes, (kSent + kRead) * kMiB);
+  EXPECT_EQ(analyze_graph(p.graph, {}, 0).work.hbm_bytes, (kSent + kRead + kParts) * kMiB);
+}
+
 // ---- a step -------------------------------------------------------------------------------------------------------------------
 
-// configs/llama3/1b.toml on v5e:2x4. libtpu 0.0.52 answered: 11,042 MiB, 7.7095e13 FLOPs, 1.8697e11 bytes of HBM, 9.9156e9
+// configs/llama3/1b.toml on v5e:2x4. libtpu 0.0.52 answered: 10,528 MiB, 7.7095e13 FLOPs, 2.1272e11 bytes of HBM, 9.9156e9
 // bytes sent.
 TEST(Analytic, Llama1B) {
   const Pod pod = parse_pod("v5e:2x4");
@@ -364,9 +406,9 @@ TEST(Analytic, Llama1B) {
   for (const auto& [kind, bytes] : plan.memory.by_kind)
     if (kind == MemoryKind::Parameters || kind == MemoryKind::OptimizerStates) arguments += bytes;
   EXPECT_EQ(arguments, state);
-  EXPECT_NEAR(double(plan.memory.total) / (11042.0 * kMiB), 1, 0.1);
+  EXPECT_NEAR(double(plan.memory.total) / (10528.0 * kMiB), 1, 0.05);
   EXPECT_NEAR(plan.work.flops / 7.7095e13, 1, 1e-3);
-  EXPECT_NEAR(plan.work.hbm_bytes / 1.8697e11, 1, 0.15);
+  EXPECT_NEAR(plan.work.hbm_bytes / 2.1272e11, 1, 0.15);
   EXPECT_NEAR(plan.work.collective_bytes / 9.9156e9, 1, 1e-3);
 
   // Each layer's matrices in bfloat16, forward and backward: qkv, wo, w13, w2.

@@ -138,7 +138,7 @@ bool Fusion::is_arithmetic(Value value) const {
   return any_inside(value, [](Op op) { return !is_movement(op); });
 }
 
-// A matrix product that has no memory of its own: nobody makes that twice.
+// A matrix product that has no memory of its own: no other kernel makes that again.
 bool Fusion::is_costly(Value value) const {
   return any_inside(value, [](Op op) { return op == Op::DotGeneral; });
 }
@@ -161,29 +161,46 @@ void Fusion::decide(const Node& node) {
   if (node.op == Op::DotGeneral || node.op == Op::Reduce) {
     for (const Value operand : node.operands) {
       const Value base = storage(operand);
-      if (form(base) != Form::Fused) continue;
-      const Node* made_by = graph_.definition(base);
-      if (made_by->op == Op::DotGeneral || (node.op == Op::DotGeneral && is_arithmetic(base))) forms_[base.id()] = Form::Buffer;
+      if (form(base) == Form::Fused && !takes_in(node, base)) keep(base);
     }
   }
   for (const Value result : node.results) {
     if (form(result) != Form::Fused || node.op == Op::DotGeneral) continue;
-    if (wanted_whole_[result.id()] || (users_[result.id()] > 1 && is_costly(result))) forms_[result.id()] = Form::Buffer;
+    if (wanted_whole_[result.id()]) forms_[result.id()] = Form::Buffer;
+    else if (users_[result.id()] > 1 && is_costly(result)) keep(result);
   }
 }
 
-// Adds what `value` is made of, of which a part is wanted.
+// Whether the kernel of a product or a sum makes its Fused operand on the way: what is computed from memory element by element,
+// even if others make it again. Not a product, not a stack, and nothing where a ring takes it piece after piece.
+bool Fusion::takes_in(const Node& node, Value operand) const {
+  const Node& made_by = *graph_.definition(operand);
+  if (node.op == Op::Reduce) return made_by.op != Op::DotGeneral;
+  const bool stack = made_by.op == Op::Concatenate && reads_memory(made_by);
+  return !stack && !is_costly(operand) && !(ring_of(share(node)) && is_arithmetic(operand));
+}
+
+// Gives a Fused value memory; of one that was widened, the narrow one, which each reader widens.
+void Fusion::keep(Value value) {
+  const Node& node = *graph_.definition(value);
+  const Value from = node.op == Op::Convert ? storage(node.operands[0]) : value;
+  const bool widens = node.op == Op::Convert && form(from) == Form::Fused && byte_size(node.operands[0].dtype()) < byte_size(value.dtype());
+  forms_[(widens ? from : value).id()] = Form::Buffer;
+}
+
+// Adds what `value` is made of, of which a part is wanted: another one each time, as of two slices.
 void Fusion::collect(Value value, double fraction, Reading& reading) const {
   value = storage(value);
   if (form(value) == Form::Nothing) return;
   double& seen = reading.fractions.try_emplace(value.id(), 0).first->second;
-  if (seen >= fraction) return;
-  seen = fraction;
+  fraction = std::min(fraction, 1 - seen);
+  if (fraction <= 0) return;
+  seen += fraction;
   if (form(value) == Form::Buffer || hoisted_as_.contains(value.id())) {
-    const double bytes = layouts_.local_bytes(value) * std::min(1.0, fraction);
+    const double bytes = layouts_.local_bytes(value) * fraction;
     const auto found = std::ranges::find_if(reading.reads, [&](const Read& r) { return r.buffer == value; });
     if (found == reading.reads.end()) reading.reads.push_back({value, bytes});
-    else found->bytes = std::max(found->bytes, bytes);
+    else found->bytes += bytes;
     return;
   }
   const Node* node = graph_.definition(value);
@@ -206,7 +223,35 @@ std::vector<Read> Fusion::reads_of(Value value) const {
 std::vector<Read> Fusion::reads(const Node& node) const {
   Reading reading;
   for (size_t i = 0; i < node.operands.size(); ++i) collect(node.operands[i], i == 0 ? part_taken(node) : 1, reading);
+  if (node.op == Op::Reduce) leave_out_product(node, reading.reads);
   return std::move(reading.reads);
+}
+
+// A sum over what a product's kernel makes is that kernel's, if it needs nothing that comes later: a maximum over scores is,
+// the sum of what is relative to that maximum is not.
+void Fusion::leave_out_product(const Node& reduce, std::vector<Read>& reads) const {
+  const auto last = std::ranges::max_element(reads, {}, [](const Read& r) { return r.buffer.id(); });
+  if (last == reads.end() || graph_.block_of(last->buffer) != graph_.block_of(reduce.results[0])) return;
+  const Node* made_by = graph_.definition(last->buffer);
+  if (!made_by) return;
+  const bool is_product = made_by->op == Op::DotGeneral ||
+                          std::ranges::any_of(made_by->operands, [&](Value v) { return is_costly(v); });
+  if (is_product && !needs_kernel_after(reduce, last->buffer)) reads.erase(last);
+}
+
+// Whether what the node's operands are made of, other than `buffer`, has kernels that come after that: of small values too.
+bool Fusion::needs_kernel_after(const Node& node, Value buffer) const {
+  std::vector<Value> open(node.operands.begin(), node.operands.end());
+  std::unordered_set<uint32_t> seen;
+  while (!open.empty()) {
+    const Value v = open.back();
+    open.pop_back();
+    const Node* made_by = graph_.definition(v);
+    if (v == buffer || v.id() < buffer.id() || !made_by || !seen.insert(v.id()).second) continue;
+    if (is_kernel(made_by->op) || is_region(made_by->op)) return true;
+    open.insert(open.end(), made_by->operands.begin(), made_by->operands.end());
+  }
+  return false;
 }
 
 }  // namespace flambeau::plan

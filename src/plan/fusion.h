@@ -56,6 +56,10 @@ class Fusion {
   void need(hlo::Value value);
   void decide(const hlo::Block& block);
   void decide(const hlo::Node& node);
+  bool takes_in(const hlo::Node& node, hlo::Value operand) const;
+  void keep(hlo::Value value);
+  void leave_out_product(const hlo::Node& reduce, std::vector<Read>& reads) const;
+  bool needs_kernel_after(const hlo::Node& node, hlo::Value buffer) const;
   bool is_arithmetic(hlo::Value value) const;
   bool is_costly(hlo::Value value) const;
   template <class Is>
@@ -63,7 +67,7 @@ class Fusion {
 
   struct Reading {
     std::vector<Read> reads;
-    std::unordered_map<uint32_t, double> fractions;  // of each value, the largest part that was asked for
+    std::unordered_map<uint32_t, double> fractions;  // of each value that has been asked for
   };
   void collect(hlo::Value value, double fraction, Reading& reading) const;
   double part_taken(const hlo::Node& node) const;

@@ -190,6 +190,11 @@ class Partitioner {
 
 }  // namespace
 
+const Transfer* ring_of(const Share& share) {
+  const auto found = std::ranges::find_if(share.transfers, [](const Transfer& t) { return t.count > 1; });
+  return found == share.transfers.end() ? nullptr : &*found;
+}
+
 Share share_of(const Layouts& layouts, const Node& node) { return Partitioner(layouts, node).share(); }
 
 }  // namespace flambeau::plan

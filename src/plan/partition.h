@@ -29,6 +29,9 @@ struct Share {
   std::vector<Transfer> transfers;
 };
 
+// The transfers of a product's sum that go around a ring; null where none do.
+const Transfer* ring_of(const Share& share);
+
 // The bodies of loops and manual computations are not part of it.
 Share share_of(const Layouts& layouts, const hlo::Node& node);
 
