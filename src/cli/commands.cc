@@ -1,5 +1,7 @@
 #include "cli/commands.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 #include <torch/version.h>
@@ -37,9 +39,19 @@ double matmul_error(at::Device device) {
   return (a.to(device).mm(b.to(device)).cpu() - a.mm(b)).abs().max().item<double>();
 }
 
+// Raises for what is no key but nearly one of the command's options; what is a key, or like none, is the configuration's to judge.
+void refuse_mistyped_option(const std::string& name, const std::vector<std::string>& options) {
+  const auto distance = [&](std::string_view known) { return train::edit_distance(name, known); };
+  size_t nearest_key = name.size();
+  for (const train::Key& key : train::keys()) nearest_key = std::min(nearest_key, distance(key.name));
+  for (const std::string& option : options)
+    if (const size_t d = distance(option.substr(2)); d > 0 && d <= std::max<size_t>(1, name.size() / 3) && d < nearest_key)
+      raise<InvalidArgument>("command line: unknown option --{}; did you mean {}?", name, option);
+}
+
 }  // namespace
 
-train::Config configure(const std::string& file, const std::vector<std::string>& overrides) {
+train::Config configure(const std::string& file, const std::vector<std::string>& overrides, const std::vector<std::string>& options) {
   train::Config config = train::load_config(file);
   for (size_t i = 0; i < overrides.size(); ++i) {
     const std::string& argument = overrides[i];
@@ -48,6 +60,7 @@ train::Config configure(const std::string& file, const std::vector<std::string>&
     }
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+    refuse_mistyped_option(name, options);
     const bool alone = i + 1 == overrides.size() || overrides[i + 1].starts_with("--");
     if (equals != std::string::npos) {
       train::set_from_text(config, name, argument.substr(equals + 1));

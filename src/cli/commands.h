@@ -10,8 +10,9 @@
 
 namespace flambeau::cli {
 
-// A configuration file with `--section.key value` (or `=value`) overrides applied in order; a bool key may stand alone.
-train::Config configure(const std::string& file, const std::vector<std::string>& overrides);
+// A configuration file with `--section.key value` (or `=value`) overrides applied in order; a bool key may stand alone. `options` are
+// the command's own ("--topology"): what is mistyped may have been meant for one of them.
+train::Config configure(const std::string& file, const std::vector<std::string>& overrides, const std::vector<std::string>& options = {});
 
 // Trains.
 void train(const train::Config& config);
@@ -23,8 +24,6 @@ struct PlanRequest {
   std::string topology;
   int64_t slices = 1;
   plan::PlanOptions options;
-  double memory_limit_gib = 0;
-  int64_t time_limit_s = 1800;
   bool no_changes = false;  // propose none where it does not fit
   std::string json, html, program;  // files to write; empty: none
   bool search = false;
@@ -32,7 +31,7 @@ struct PlanRequest {
   std::string best = "best.toml";  // the search's
 };
 // Plans. The exit code: 0 when the step fits the pod, or the search found one that does, 1 when not, 128 + a signal that ended it.
-int plan(const train::Config& config, PlanRequest request);
+int plan(const train::Config& config, const PlanRequest& request);
 
 // Prints versions, the plugin and its devices, and whether a matrix product comes out right. `plugin` as pjrt::find_plugin takes it.
 void doctor(const std::string& plugin);

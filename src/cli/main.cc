@@ -1,4 +1,8 @@
 // flambeau: trains transformers through PJRT plugins.
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
@@ -17,24 +21,72 @@ int report(std::string_view message, int code) {
   return code;
 }
 
+// A number from `least` to `most`, with a message of ours.
+CLI::Validator number(double least, double most, bool whole = false) {
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_number = !text.empty() && *end == '\0' && (!whole || std::floor(value) == value);
+        if (is_number && least <= value && value <= most) return "";
+        return fmt::format("expected {} from {} to {}, got {}", whole ? "an integer" : "a number", least, most, text);
+      },
+      "", "number");
+}
+
+void add_search_options(CLI::App& plan, flambeau::cli::PlanRequest& request) {
+  CLI::Option* search = plan.add_flag("--search", request.search, "Look for the fastest mesh, checkpoint policy, microbatch and attention blocks");
+  for (const char* other : {"--html", "--write-program", "--tokens", "--price-per-chip-hour", "--no-changes"}) search->excludes(plan.get_option(other));
+  plan.add_option("--search-compilations", request.searching.compilations, "At most so many candidates are compiled")
+      ->check(number(1, 10000, true))->needs(search)->capture_default_str();
+  plan.add_option("--search-record", request.searching.record, "Keep here what was compiled; an interrupted search goes on from it")->needs(search);
+  plan.add_option("--best", request.best, "Where the search writes the best configuration")->needs(search)->capture_default_str();
+}
+
 void add_plan_options(CLI::App& plan, flambeau::cli::PlanRequest& request) {
+  constexpr double kMostTokens = 1e18, kMostPrice = 1e6, kMostSeconds = 1e7, kMostGiB = 1e6;
   plan.add_option("--topology", request.topology, "The pod: v5e:4x4, v5p:8x8x16, v6e-256, tpu7x-64, ...")->required();
-  plan.add_option("--slices", request.slices, "So many of them, joined by the data centre's network")->check(CLI::PositiveNumber);
+  plan.add_option("--slices", request.slices, "So many of them, joined by the data centre's network")
+      ->check(number(1, 1e6, true))->capture_default_str();
   plan.add_flag("--full", request.options.full, "Compile to the end (minutes), not the first phase alone (seconds)");
   plan.add_flag("--analytic", request.options.analytic, "Compute from the recorded program; TPU's compiler is not needed");
   plan.add_option("--json", request.json, "Also write the report here, as JSON");
   plan.add_option("--html", request.html, "Also write it here, as one page");
   plan.add_option("--write-program", request.program, "Also write the program here, as StableHLO text");
-  plan.add_option("--price-per-chip-hour", request.options.price_per_chip_hour, "For what training costs, with --tokens")->check(CLI::NonNegativeNumber);
-  plan.add_option("--tokens", request.options.training_tokens, "For how many days training takes: 15e12")->check(CLI::NonNegativeNumber);
-  plan.add_option("--time-limit", request.time_limit_s, "Seconds that a compilation may take")->check(CLI::PositiveNumber);
-  plan.add_option("--memory-limit", request.memory_limit_gib, "GiB that a compilation may take")->check(CLI::PositiveNumber);
+  plan.add_option("--price-per-chip-hour", request.options.price_per_chip_hour, "For what training costs, with --tokens")->check(number(0, kMostPrice));
+  plan.add_option("--tokens", request.options.training_tokens, "For how many days training takes: 15e12")->check(number(0, kMostTokens));
+  plan.add_option_function<int64_t>("--time-limit", [&](int64_t s) { request.options.time_limit = std::chrono::seconds(s); },
+                                    "Seconds that a compilation may take")
+      ->check(number(1, kMostSeconds, true))->default_str(fmt::format("{}", request.options.time_limit.count()));
+  plan.add_option_function<double>("--memory-limit", [&](double gib) { request.options.memory_limit = static_cast<int64_t>(gib * 0x1p30); },
+                                   "GiB that a compilation may take")
+      ->check(number(0.001, kMostGiB))->default_str("what there is");
   plan.add_option("--plugin", request.options.plugin, "TPU's compiler: a path, in place of the installed libtpu");
   plan.add_flag("--no-changes", request.no_changes, "When it does not fit, do not look for changes that help");
-  plan.add_flag("--search", request.search, "Look for the fastest mesh, checkpoint policy, microbatch and attention blocks");
-  plan.add_option("--search-compilations", request.searching.compilations, "So many candidates are compiled")->check(CLI::PositiveNumber);
-  plan.add_option("--search-record", request.searching.record, "Keep here what was compiled; an interrupted search goes on from it");
-  plan.add_option("--best", request.best, "Where the search writes the best configuration");
+  add_search_options(plan, request);
+}
+
+// "--topology", ...
+std::vector<std::string> options_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// Help of the configuration's keys, without the one that `plan` has an option of the same name for.
+std::string keys_of_plan(std::string keys) {
+  const size_t at = keys.find("  --plugin ");
+  return at == std::string::npos ? keys : keys.erase(at, keys.find('\n', at) + 1 - at);
+}
+
+// 1 says that a step does not fit: what else goes wrong is the input's fault or the compiler's.
+int run_plan(const flambeau::train::Config& config, const flambeau::cli::PlanRequest& request) {
+  try {
+    return flambeau::cli::plan(config, request);
+  } catch (const std::exception& e) {
+    return report(flambeau::first_line(e.what()), kBadInput);
+  }
 }
 
 int run(int argc, char** argv) {
@@ -53,7 +105,7 @@ int run(int argc, char** argv) {
   for (CLI::App* command : {train, check, plan}) {
     command->add_option("config", file, "TOML file, for example configs/llama3/debug.toml")->required();
     command->allow_extras();
-    command->footer(keys);
+    command->footer(command == plan ? keys_of_plan(keys) : keys);
   }
   CLI::App* doctor = app.add_subcommand("doctor", "Check the installation: versions, plugin, devices, a matrix product");
   doctor->add_option("--plugin", plugin, "PJRT plugin: a path, or cpu, xla-cpu, tpu");
@@ -65,11 +117,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {
     return app.exit(e);  // --help, --version
   } catch (const CLI::ParseError& e) {
-    return report(first_line(e.what()) + "; see flambeau --help", kBadInput);
+    return report(first_line(e.what()) + (*plan ? "; see flambeau plan --help" : "; see flambeau --help"), kBadInput);
   }
-  if (*train) cli::train(cli::configure(file, train->remaining()));
-  if (*check) cli::check(cli::configure(file, check->remaining()));
-  if (*plan) return cli::plan(cli::configure(file, plan->remaining()), planning);
+  if (*train) cli::train(cli::configure(file, train->remaining(), options_of(*train)));
+  if (*check) cli::check(cli::configure(file, check->remaining(), options_of(*check)));
+  if (*plan) return run_plan(cli::configure(file, plan->remaining(), options_of(*plan)), planning);
   if (*doctor) cli::doctor(plugin);
   if (*inspect) cli::inspect(folder);
   return 0;

@@ -1,21 +1,22 @@
 // flambeau plan.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
+#include <utility>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "pjrt/topology_compiler.h"
 #include "train/interrupt.h"
-#include "train/summary.h"
 
 namespace flambeau::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 // What a compilation shows while it runs: a status line with its seconds, on a terminal.
 class Waiting {
@@ -27,9 +28,9 @@ class Waiting {
 
   plan::Progress progress() {
     return {.goes_on = [this] { return tick(); },
-            .report = [this](size_t done, size_t all) {
-              done_ = done;
-              all_ = all;
+            .report = [this](std::string text) {
+              const std::lock_guard lock(mutex_);
+              part_ = ", " + std::move(text);
             }};
   }
 
@@ -38,8 +39,8 @@ class Waiting {
   bool tick() {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
     if (shown_.exchange(seconds) != seconds) {
-      const std::string part = all_ > 0 ? fmt::format(", {} of {}", done_.load(), all_.load()) : std::string();
-      set_status_line(fmt::format("{}{}, {} s", what_, part, seconds));
+      const std::lock_guard lock(mutex_);
+      set_status_line(fmt::format("{}{}, {} s", what_, part_, seconds));
     }
     return !train::interrupted();
   }
@@ -47,7 +48,8 @@ class Waiting {
   std::string what_;
   Clock::time_point start_ = Clock::now();
   std::atomic<int64_t> shown_{-1};
-  std::atomic<size_t> done_{0}, all_{0};
+  std::mutex mutex_;
+  std::string part_;  // how far it is
 };
 
 void write_where_asked(const std::string& file, const std::string& text) {
@@ -57,7 +59,7 @@ void write_where_asked(const std::string& file, const std::string& text) {
 bool plan_one(const plan::Planner& planner, const train::Config& config, const PlanRequest& request) {
   const Clock::time_point start = Clock::now();
   const plan::Draft draft = planner.record(config);
-  write_where_asked(request.program, draft.step.text);
+  write_where_asked(request.program, draft.step.program->text);
   plan::Report report;
   if (planner.compiles()) {
     Waiting waiting(fmt::format("compiling for {}", planner.pod().spoken()));
@@ -77,6 +79,25 @@ bool plan_one(const plan::Planner& planner, const train::Config& config, const P
   return report.memory.fits();
 }
 
+// The configuration that a search found, with a line that says where it comes from.
+void write_best(const plan::Planner& planner, const train::Config& config, const plan::Candidate& best, const std::string& file) {
+  std::string name = config.path.string();
+  std::ranges::replace(name, '\n', ' ');
+  const std::string origin = fmt::format("# {} for {}, as flambeau plan --search found it: {:.0f} tokens/s/chip, an estimate.\n", name,
+                                         planner.pod().spoken(), best.tokens_per_second_per_chip);
+  write_file_atomically(file, origin + train::to_toml(plan::with_keys(config, best.keys)));
+}
+
+// How the best compares with what was given, where that is known.
+std::string gain_of(const plan::SearchResult& result, const plan::Candidate& best) {
+  const auto given = std::ranges::find_if(result.candidates, &plan::Candidate::given);
+  if (best.given) return ": the configuration as given";
+  if (given == result.candidates.end() || !given->failure.empty() || given->compiled != best.compiled) return "";
+  if (!given->fits) return "; the configuration as given does not fit";
+  return fmt::format(": {:.2f} times the tokens/s/chip of the configuration as given",
+                     best.tokens_per_second_per_chip / given->tokens_per_second_per_chip);
+}
+
 bool find_best(const plan::Planner& planner, const train::Config& config, const PlanRequest& request) {
   plan::SearchResult result;
   {
@@ -86,26 +107,28 @@ bool find_best(const plan::Planner& planner, const train::Config& config, const 
   if (!planner.compiles() && !request.options.analytic) log_warning("{}", planner.why_analytic());
   write_where_asked(request.json, plan::to_json(result));
   fmt::print("{}", plan::to_text(result));
-  if (!result.found()) {
-    fmt::print("none fits {}; plan one of them to see what its memory is\n", planner.pod().spoken());
+  const plan::Candidate* best = result.best();
+  if (best == nullptr && planner.compiles() && !result.answered())
+    raise<PluginError>("[plan] expected answers of the compiler, got none; the first failure: {}", result.first_failure());
+  if (best == nullptr) {
+    fmt::print("none of these fits {}; choose a larger pod, or a smaller step\n", planner.pod().spoken());
     return false;
   }
-  write_file_atomically(request.best, train::to_toml(plan::with_keys(config, result.candidates.front().keys)));
-  fmt::print("the best is written to {}\n", request.best);
+  write_best(planner, config, *best, request.best);
+  fmt::print("the best is written to {}{}\n", request.best, gain_of(result, *best));
   return true;
 }
 
 }  // namespace
 
-int plan(const train::Config& config, PlanRequest request) {
-  request.options.time_limit = std::chrono::seconds(request.time_limit_s);
-  request.options.memory_limit = static_cast<int64_t>(request.memory_limit_gib * static_cast<double>(kGiB));
+int plan(const train::Config& config, const PlanRequest& request) {
   const train::InterruptGuard interrupt;
   try {
     const plan::Planner planner(plan::parse_pod(request.topology, request.slices), request.options);
     return (request.search ? find_best(planner, config, request) : plan_one(planner, config, request)) ? 0 : 1;
   } catch (const pjrt::Cancelled&) {
-    fmt::print(stderr, "flambeau: interrupted\n");
+    const bool recorded = request.search && !request.searching.record.empty();
+    fmt::print(stderr, "flambeau: interrupted{}\n", recorded ? "; the same command goes on from " + request.searching.record.string() : "");
     return 128 + interrupt.signal();  // as shells have it
   }
 }

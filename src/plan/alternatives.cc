@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <thread>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include "base/error.h"
 #include "pjrt/topology_compiler.h"
@@ -26,19 +27,13 @@ int64_t free_memory() {
   return kMemoryOfACompilation;
 }
 
-size_t compilations_at_once(size_t wanted) {
-  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  const int64_t most = std::max<int64_t>(1, std::min(cores, free_memory() / kMemoryOfACompilation));
-  return std::min(wanted, static_cast<size_t>(most));
-}
-
 bool says_tokens(const train::Config& config) {
   return config.given.contains("training.num_tokens_per_microbatch_per_dp_rank") || config.training.sequences_per_microbatch == 0;
 }
 
 Change change_of(const Keys& keys, const Outcome& outcome) {
   const Report& r = outcome.report;
-  return {.what = describe(keys), .keys = keys, .total = r.memory.total, .step_s = r.estimate.step_s,
+  return {.keys = keys, .total = r.memory.total, .step_s = r.estimate.step_s,
           .fits = outcome.failure.empty() && r.memory.fits(), .failure = outcome.failure};
 }
 
@@ -56,9 +51,8 @@ std::vector<Keys> candidates(const Planner& planner, const Draft& draft) {
   if (mode == "none" || !config.model.scan) keep("selective");
   if (mode != "full" || !config.model.scan) keep("full");
   if (mode == "none" || mode == "selective" || mode == "budget") keep("offload");
-  const int64_t rows = draft.report.sequences_per_device;
+  const int64_t rows = draft.report.sequences_per_device, rows_per_step = draft.step.batching.sequences_per_step();
   if (rows > 1) {
-    const int64_t rows_per_step = draft.report.tokens_per_step / draft.report.context;
     changes.push_back(batch_keys(config, rows / 2, rows_per_step));
     if (rows > 2) changes.push_back(batch_keys(config, 1, rows_per_step));
   }
@@ -67,7 +61,6 @@ std::vector<Keys> candidates(const Planner& planner, const Draft& draft) {
   // More devices that share a layer: the data-parallel ranks become fewer and keep their microbatches, so a step has as many
   // tokens only with more of these.
   const spmd::Degrees& degrees = draft.step.degrees;
-  const int64_t rows_per_step = draft.report.tokens_per_step / draft.report.context;
   for (const int64_t times : {2, 4, 8}) {
     if (degrees.shard % times != 0) break;
     Keys keys = batch_keys(config, rows, rows_per_step);
@@ -91,12 +84,6 @@ train::Config with_keys(const train::Config& config, const Keys& keys) {
   return changed;
 }
 
-std::string describe(const Keys& keys) {
-  std::vector<std::string> parts;
-  for (const auto& [name, value] : keys) parts.push_back(fmt::format("{} = {}", name, value));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
 Keys batch_keys(const train::Config& config, int64_t rows, int64_t rows_per_step) {
   if (!says_tokens(config))
     return {{"training.sequences_per_microbatch", std::to_string(rows)},
@@ -106,34 +93,49 @@ Keys batch_keys(const train::Config& config, int64_t rows, int64_t rows_per_step
           {"training.num_tokens_per_train_step", std::to_string(rows_per_step * context)}};
 }
 
+size_t compilations_at_once() {
+  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  return static_cast<size_t>(std::max<int64_t>(1, std::min(cores, free_memory() / kMemoryOfACompilation)));
+}
+
 std::vector<Outcome> compile_all(const Planner& planner, const std::vector<Draft>& drafts, const Progress& progress,
                                  const std::function<void(size_t, const Outcome&)>& done) {
   std::vector<Outcome> outcomes(drafts.size());
   std::atomic<size_t> next{0};
-  std::atomic<bool> cancelled{false};
-  std::mutex mutex;  // of what follows, and of the callbacks
+  std::atomic<bool> ended{false};  // before all were compiled
+  std::mutex mutex;                // of what follows, and of the callbacks
+  std::exception_ptr why;
   size_t finished = 0;
-  const auto goes_on = [&] { return !cancelled && (!progress.goes_on || progress.goes_on()); };
+  const auto goes_on = [&] { return !ended && (!progress.goes_on || progress.goes_on()); };
+  const auto end = [&](std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    if (!why) why = std::move(error);
+    ended = true;
+  };
+  const auto compile = [&](size_t i) {
+    try {
+      outcomes[i].report = planner.compile(drafts[i], goes_on);
+    } catch (const pjrt::Cancelled&) {
+      throw;
+    } catch (const std::exception& error) {
+      outcomes[i].failure = first_line(error.what());
+    }
+    const std::lock_guard lock(mutex);
+    if (done) done(i, outcomes[i]);
+    if (progress.report) progress.report(fmt::format("{} of {} compiled", ++finished, drafts.size()));
+  };
   const auto work = [&] {
-    for (size_t i = next++; i < drafts.size() && !cancelled; i = next++) {
-      try {
-        outcomes[i].report = planner.compile(drafts[i], goes_on);
-      } catch (const pjrt::Cancelled&) {
-        cancelled = true;
-        return;
-      } catch (const std::exception& error) {
-        outcomes[i].failure = first_line(error.what());
-      }
-      const std::lock_guard lock(mutex);
-      if (done) done(i, outcomes[i]);
-      if (progress.report) progress.report(++finished, drafts.size());
+    try {
+      for (size_t i = next++; i < drafts.size() && !ended; i = next++) compile(i);
+    } catch (...) {
+      end(std::current_exception());  // leaving the thread, it would end the process
     }
   };
   {
     std::vector<std::jthread> threads;
-    for (size_t t = compilations_at_once(drafts.size()); t > 0; --t) threads.emplace_back(work);
+    for (size_t t = std::min(drafts.size(), compilations_at_once()); t > 0; --t) threads.emplace_back(work);
   }
-  if (cancelled) throw pjrt::Cancelled("[plan] given up");
+  if (why) std::rethrow_exception(why);
   return outcomes;
 }
 

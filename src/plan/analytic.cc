@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "plan/analytic_loops.h"
 #include "plan/analytic_memory.h"
+#include "plan/collectives.h"
 #include "plan/fusion.h"
 
 namespace flambeau::plan {
@@ -391,7 +392,7 @@ class Walk {
   void count(const Node& node, const Frame& frame) {
     const Share& share = fusion_.share(node);
     plan_.work.flops += frame.runs * share.flops;
-    plan_.flops_at[place_name(frame.role)] += frame.runs * share.flops;
+    plan_.flops_at[place_of(frame.role)] += frame.runs * share.flops;
     for (const Transfer& t : share.transfers) {
       plan_.work.collective_bytes += frame.runs * t.bytes;
       CollectiveGroup& group = groups_[{std::string(t.kind), t.axes, t.dtype, frame.role}];
@@ -472,7 +473,7 @@ class Walk {
       group.axes = layouts_.name(axes);
       group.group_size = layouts_.parts(axes);
       group.type = type_name(dtype);
-      group.place = place_name(role);
+      group.place = place_of(role);
       found.emplace_back(std::move(group), axes);
     }
     std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.first.bytes > b.first.bytes; });

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hlo/graph.h"
-#include "plan/chips.h"
+#include "plan/pod.h"
 #include "plan/program.h"
 #include "plan/propagate.h"
 #include "plan/report.h"

@@ -8,15 +8,12 @@
 namespace flambeau::plan {
 namespace {
 
-// Devices of a slice, and slices, that a collective over these axes joins.
-std::pair<int64_t, int64_t> extent_of(AxisSet axes, const std::vector<hlo::MeshAxis>& mesh, const DeviceRates& rates) {
-  int64_t within = 1, across = 1;
-  for (size_t i = 0; i < mesh.size(); ++i) {
-    if ((axes >> i & 1) == 0) continue;
-    const bool crosses = std::ranges::find(rates.dcn_axes, mesh[i].name) != rates.dcn_axes.end();
-    (crosses ? across : within) *= mesh[i].size;
-  }
-  return {within, across};
+// Indices of the axes in a set.
+std::vector<size_t> members(AxisSet axes, size_t count) {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < count; ++i)
+    if ((axes >> i & 1) != 0) indices.push_back(i);
+  return indices;
 }
 
 bool in_layers(std::string_view place) { return place.starts_with("layers"); }
@@ -28,8 +25,7 @@ Estimate estimate(AnalyticPlan& plan, const std::vector<hlo::MeshAxis>& mesh, co
   double all = 0;
   for (size_t i = 0; i < plan.collectives.size(); ++i) {
     const CollectiveGroup& group = plan.collectives[i];
-    const auto [within, across] = extent_of(plan.axes[i], mesh, rates);
-    const double seconds = collective_seconds(group.kind, group.bytes, within, across, rates);
+    const double seconds = collective_seconds(group.kind, group.bytes, members(plan.axes[i], mesh.size()), mesh, rates);
     seconds_at[group.place] += seconds;
     all += seconds;
   }

@@ -70,8 +70,4 @@ void LoopRoles::visit(const Block& block, LoopRole around) {
   }
 }
 
-std::string place_name(LoopRole role) {
-  return role == LoopRole::Other ? "outside of the layers" : std::string(hlo::compiled::name_of(role));
-}
-
 }  // namespace flambeau::plan

@@ -26,7 +26,4 @@ class LoopRoles {
   std::unordered_map<const hlo::Node*, hlo::compiled::LoopRole> roles_;
 };
 
-// "layers, forward", or "outside of the layers".
-std::string place_name(hlo::compiled::LoopRole role);
-
 }  // namespace flambeau::plan

@@ -6,7 +6,6 @@
 #include <utility>
 
 namespace flambeau::plan {
-namespace {
 
 using hlo::compiled::Collective;
 using hlo::compiled::LoopRole;
@@ -16,22 +15,20 @@ std::string place_of(LoopRole role) {
   return std::string(hlo::compiled::name_of(role));
 }
 
-}  // namespace
-
 std::vector<CollectiveGroup> collective_groups(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh,
                                                const Timeline& timeline) {
   std::map<std::tuple<std::string, std::string, int64_t, std::string, std::string>, CollectiveGroup> groups;
   for (size_t i = 0; i < analysis.collectives.size(); ++i) {
     const Collective& c = analysis.collectives[i];
-    const std::string axes = hlo::compiled::axes_name(axes_of(c, mesh), mesh), place = place_of(analysis.role(c.loop));
+    const CollectiveTime& time = timeline.collectives.at(i);
+    const std::string axes = hlo::compiled::axes_name(time.axes, mesh), place = place_of(analysis.role(c.loop));
     CollectiveGroup& group = groups[{c.kind, axes, c.group_size, c.type, place}];
     if (group.count == 0)
       group = {.kind = c.kind, .axes = axes, .group_size = c.group_size, .type = c.type, .place = place};
     const double runs = analysis.runs(c.loop), bytes = static_cast<double>(c.bytes()) * runs;
     group.count += runs;
     group.bytes += bytes;
-    if (i < timeline.collectives.size() && timeline.collectives[i].seconds > 0)
-      group.overlapped += bytes * (1 - timeline.collectives[i].exposed / timeline.collectives[i].seconds);
+    if (time.seconds > 0) group.overlapped += bytes * (1 - time.exposed / time.seconds);
   }
   std::vector<CollectiveGroup> sorted;
   for (auto& [key, group] : groups) sorted.push_back(std::move(group));

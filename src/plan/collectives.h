@@ -1,6 +1,7 @@
 // What a compiled step sends, gathered into rows of a table.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "hlo/compiled/analysis.h"
@@ -9,6 +10,9 @@
 #include "plan/timeline.h"
 
 namespace flambeau::plan {
+
+// Where of the step a loop of that role stands, for people: "layers, forward", "outside of the layers".
+std::string place_of(hlo::compiled::LoopRole role);
 
 // Most bytes first. `timeline`, of the same analysis, tells what runs beside something else.
 std::vector<CollectiveGroup> collective_groups(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh,

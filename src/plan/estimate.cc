@@ -15,6 +15,14 @@ void check(const DeviceRates& rates) {
                            rates.flops, rates.hbm_bytes);
 }
 
+// ": 100 GB/s along shard, 50 GB/s along tensor"
+std::string speeds_of_axes(const DeviceRates& rates) {
+  std::string text;
+  for (size_t i = 0; i < rates.ici_axes.size(); ++i)
+    text += fmt::format("{}{:.0f} GB/s along {}", i == 0 ? ": " : ", ", rates.ici_bytes_over.at(size_t{1} << i) / 1e9, rates.ici_axes[i]);
+  return text;
+}
+
 std::vector<std::string> assumptions_on(const DeviceRates& rates) {
   std::vector<std::string> sentences = {
       "Every time is an estimate: none was measured on a TPU.",
@@ -22,9 +30,9 @@ std::vector<std::string> assumptions_on(const DeviceRates& rates) {
                   rates.flops / 1e12),
       fmt::format("Memory is read and written at the published {:.0f} GB/s; what stays on the chip costs nothing.",
                   rates.hbm_bytes / 1e9),
-      fmt::format("A collective sends over all of a device's links at once, {:.0f} GB/s; nothing else shares them, and "
-                  "starting it takes no time.",
-                  rates.ici_bytes / 1e9)};
+      fmt::format("A collective sends over the links of the dimensions of the torus that its axes lie along, {:.0f} GB/s where these are "
+                  "all{}; nothing else shares them, and starting it takes no time.",
+                  rates.ici_bytes / 1e9, speeds_of_axes(rates))};
   if (!rates.dcn_axes.empty()) {
     sentences.push_back(fmt::format("Over {} what is sent crosses the data-centre network at {:.1f} GB/s a device.",
                                     fmt::join(rates.dcn_axes, ", "), rates.dcn_bytes / 1e9));
@@ -78,6 +86,16 @@ Estimate estimate(const Work& work, double communication_s, double exposed_s, co
   estimate.assumptions.push_back(
       "Products and memory traffic of the step run beside each other; collectives that are not hidden come on top.");
   return estimate;
+}
+
+void add_host_traffic(Estimate& estimate, double bytes, const DeviceRates& rates) {
+  if (!(rates.host_bytes > 0))
+    raise<InvalidArgument>("[plan.estimate] expected a positive rate to the host's memory, got {} bytes/s", rates.host_bytes);
+  estimate.host_s = bytes / rates.host_bytes;
+  estimate.step_s = std::max(estimate.step_s, estimate.host_s);
+  estimate.assumptions.push_back(fmt::format(
+      "What is kept in the host's memory goes there and back at {:.0f} GB/s a device; all else hides it as far as that takes.",
+      rates.host_bytes / 1e9));
 }
 
 }  // namespace flambeau::plan

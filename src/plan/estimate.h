@@ -16,4 +16,7 @@ Estimate estimate(const hlo::compiled::Analysis& analysis, const Timeline& timel
 // own, of which `exposed_s` nothing hides) after them.
 Estimate estimate(const Work& work, double communication_s, double exposed_s, const DeviceRates& rates);
 
+// No step is shorter than what is kept in the host's memory takes to get there and back: `bytes` in all.
+void add_host_traffic(Estimate& estimate, double bytes, const DeviceRates& rates);
+
 }  // namespace flambeau::plan

@@ -17,7 +17,8 @@ using hlo::compiled::Buffers;
 using hlo::compiled::BufferValue;
 
 constexpr int64_t kAlways = std::numeric_limits<int64_t>::max();
-constexpr size_t kLargest = 10, kMostPoints = 400;
+constexpr size_t kLargest = 10;
+constexpr int kMostParts = 400;
 
 // A range of memory that holds one thing for a while: from `first` to `last`, both included.
 struct Piece {
@@ -190,17 +191,23 @@ Course run(const std::vector<Piece>& pieces) {
   return course;
 }
 
-// The largest use in each of kMostPoints parts of the schedule.
+// The largest use in each of kMostParts parts of the schedule in which it changes; where that does not last, what is left after the part.
 std::vector<std::pair<double, int64_t>> thin_out(const Course& course, int64_t length) {
-  std::map<int64_t, int64_t> parts;  // a part's number: bytes
-  for (size_t i = 0; i < course.points.size(); ++i) {
-    const double at = static_cast<double>(course.points[i].first) / static_cast<double>(length);
-    const auto part = static_cast<int64_t>(at * static_cast<double>(kMostPoints));
-    int64_t& most = parts[std::min<int64_t>(part, kMostPoints)];
-    most = std::max(most, course.points[i].second);
-  }
   std::vector<std::pair<double, int64_t>> points;
-  for (const auto& [part, bytes] : parts) points.emplace_back(static_cast<double>(part) / kMostPoints, bytes);
+  int64_t open = -1, in_use = 0;  // the part that the last point is of, and what is in use at last
+  const auto at = [](int64_t part) { return static_cast<double>(part) / kMostParts; };
+  for (const auto& [time, bytes] : course.points) {
+    const double where = static_cast<double>(time) / static_cast<double>(length) * kMostParts;
+    const int64_t part = std::min<int64_t>(static_cast<int64_t>(where), kMostParts - 1);
+    if (part > open) {
+      if (!points.empty() && open + 1 < part && points.back().second > in_use) points.emplace_back(at(open + 1), in_use);
+      points.emplace_back(at(part), where > static_cast<double>(part) ? in_use : 0);  // in use when the part begins
+      open = part;
+    }
+    points.back().second = std::max(points.back().second, bytes);
+    in_use = bytes;
+  }
+  if (!points.empty() && points.back().second > in_use) points.emplace_back(at(open + 1), in_use);
   return points;
 }
 

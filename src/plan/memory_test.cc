@@ -163,6 +163,16 @@ TEST(Memory, TakesUpdatedStatesForStates) {
   EXPECT_EQ(kinds(memory_from(buffers, "", {})), (std::map<MemoryKind, int64_t>{{MemoryKind::Temporaries, kStackBytes}}));
 }
 
+TEST(Memory, HoldsASpikeNoLongerThanItLasts) {
+  // Of 100,001 moments: a row lives through all, a stack for two, in one of the 400 parts that are told apart.
+  const std::string buffers = allocation(kStackBytes + kRowBytes, "preallocated-temp") + value("negate.106", kRowBytes, 0, "f32[1,1024]") +
+                              value("add.15", kStackBytes, kRowBytes, "f32[4,1024]");
+  const Memory memory = memory_from(buffers, "    negate.106{}:0-100000\n    add.15{}:10010-10011\n");
+  EXPECT_THAT(memory.over_step, ::testing::ElementsAre(Pair(0, kRowBytes), Pair(40 / 400.0, kRowBytes + kStackBytes),
+                                                       Pair(41 / 400.0, kRowBytes), Pair(399 / 400.0, kRowBytes),
+                                                       Pair(1.0, 0)));
+}
+
 TEST(Memory, OfNothing) {
   const Memory memory = memory_from("", "");
   EXPECT_EQ(memory.total, 0);

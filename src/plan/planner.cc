@@ -41,13 +41,40 @@ std::vector<std::string> axes_across_slices(const Pod& pod, const std::vector<hl
   return across;
 }
 
+// The devices of the first slice that differ from the first one along some axes of the mesh (bits by index) alone.
+std::vector<int64_t> group_along(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh, size_t axes) {
+  const int64_t devices_per_slice = pod.devices() / pod.slices;
+  std::vector<int64_t> group = {0};
+  int64_t stride = 1;
+  for (size_t axis = mesh.size(); axis-- > 0; stride *= mesh[axis].size) {
+    if ((axes >> axis & 1) == 0) continue;
+    const size_t before = group.size();
+    for (int64_t i = 1; i < mesh[axis].size && i * stride < devices_per_slice; ++i)
+      for (size_t j = 0; j < before; ++j) group.push_back(group[j] + i * stride);
+  }
+  std::erase_if(group, [&](int64_t device) { return device >= devices_per_slice; });
+  return group;
+}
+
 DeviceRates rates_of(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh) {
-  const Peak peak = pod.chip().device_peak();
-  return {.flops = peak.bf16_flops,
-          .hbm_bytes = peak.hbm_bandwidth,
-          .ici_bytes = peak.ici_bandwidth,
-          .dcn_bytes = peak.dcn_bandwidth,
-          .dcn_axes = axes_across_slices(pod, mesh)};
+  const runtime::Peak peak = pod.chip().device_peak();
+  DeviceRates rates{.flops = peak.bf16_flops,
+                    .hbm_bytes = peak.hbm_bandwidth,
+                    .ici_bytes = peak.ici_bandwidth,
+                    .link_bytes = pod.chip().link_bandwidth() / static_cast<double>(pod.chip().devices),
+                    .dcn_bytes = peak.dcn_bandwidth,
+                    .dcn_axes = axes_across_slices(pod, mesh),
+                    .host_bytes = peak.host_bandwidth};
+  for (size_t axes = 0; axes < size_t{1} << mesh.size(); ++axes)
+    rates.ici_bytes_over.push_back(pod.ici_bandwidth(group_along(pod, mesh, axes)));
+  for (const hlo::MeshAxis& axis : mesh) rates.ici_axes.push_back(axis.name);
+  return rates;
+}
+
+// What is kept in the host's memory is moved there and back for each microbatch.
+void add_host_traffic(Report& report, const DeviceRates& rates) {
+  if (report.memory.host <= kNotableHostBytes) return;
+  add_host_traffic(report.estimate, 2 * static_cast<double>(report.memory.host) * static_cast<double>(report.accumulation), rates);
 }
 
 std::string block_text(int64_t length) { return length > 0 ? std::to_string(length) : "chosen"; }
@@ -64,10 +91,8 @@ void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyR
   report.collectives = collective_groups(analysis, report.mesh, timeline);
   report.work = work_of(analysis);
   report.estimate = estimate(analysis, timeline, rates);
+  add_host_traffic(report, rates);
   report.exact = analysis.exact();
-  if (report.memory.host > kNotableHostBytes)
-    report.warnings.push_back("moving activations to the host's memory and back is not in the estimated time: the step is longer where that "
-                              "does not hide behind products");
   for (const std::string& remark : pjrt::remarks(compiled.diagnostics)) {
     std::string warning = "the compiler says: " + remark;
     if (std::ranges::find(report.warnings, warning) == report.warnings.end()) report.warnings.push_back(std::move(warning));
@@ -79,10 +104,7 @@ void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyR
 Planner::Planner(Pod pod, PlanOptions options) : pod_(std::move(pod)), options_(std::move(options)) {
   if (options_.full && options_.analytic)
     raise<InvalidArgument>("[plan] expected --full or --analytic, got both; leave one out");
-  if (options_.analytic) {
-    why_analytic_ = "asked for";
-    return;
-  }
+  if (options_.analytic) return;
   try {
     plugin_ = pjrt::find_plugin(options_.plugin.empty() ? "tpu" : options_.plugin);
   } catch (const InvalidArgument& missing) {
@@ -120,7 +142,7 @@ Draft Planner::record(const train::Config& config) const {
   r.context = batching.context;
   r.accumulation = batching.accumulation;
   r.activation_checkpoint = config.model.scan ? config.activation_checkpoint.mode : "none, layers written out";
-  const bool has_kernels = step.text.find("tpu_custom_call") != std::string::npos;  // the step has no others
+  const bool has_kernels = step.program->text.find("tpu_custom_call") != std::string::npos;  // the step has no others
   r.attention = config.model.attention == "dense" ? "dense" : has_kernels ? "flash" : "chunked";
   if (const auto& m = config.model; r.attention != "dense" && (m.attention_block_q > 0 || m.attention_block_kv > 0))
     r.attention += fmt::format(", blocks of {} x {}", block_text(m.attention_block_q), block_text(m.attention_block_kv));
@@ -134,12 +156,12 @@ Draft Planner::record(const train::Config& config) const {
 Report Planner::compile(const Draft& draft, const std::function<bool()>& goes_on) const {
   FLAMBEAU_CHECK(compiles(), "there is a compiler");
   const bool whole = options_.full || !pod_.has_first_phase();
-  pjrt::CompileOptions options = draft.step.options;
+  pjrt::CompileOptions options = draft.step.program->options;
   options.device_ids.clear();  // the topology knows them: those of several slices do not begin at 0
   const pjrt::TopologyJob job{.plugin = plugin_,
                               .topology = pod_.topology(),
                               .attributes = pod_.attributes(),
-                              .program = draft.step.text,
+                              .program = draft.step.program->text,
                               .options = std::move(options),
                               .whole = whole,
                               .time_limit = options_.time_limit,
@@ -161,9 +183,11 @@ Report Planner::analyse(const Draft& draft) const {
   AnalyticPlan plan = analyze_step(draft.step, pod_.generation);
   Report report = draft.report;
   report.source = "analytic";
-  report.estimate = estimate(plan, report.mesh, rates_of(pod_, report.mesh));
+  const DeviceRates rates = rates_of(pod_, report.mesh);
+  report.estimate = estimate(plan, report.mesh, rates);
   report.memory = std::move(plan.memory);
   report.memory.limit = pod_.chip().device_memory;
+  add_host_traffic(report, rates);
   report.collectives = std::move(plan.collectives);
   report.work = plan.work;
   return report;

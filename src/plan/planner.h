@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,10 +19,10 @@ namespace flambeau::plan {
 struct PlanOptions {
   bool full = false;      // the whole compilation, minutes, instead of its first phase, seconds
   bool analytic = false;  // without TPU's compiler, as if it were not installed
-  std::string plugin;     // as pjrt::find_plugin takes it; empty: TPU's
+  std::string plugin = {};  // as pjrt::find_plugin takes it; empty: TPU's
   std::chrono::seconds time_limit{1800};  // of a compilation
   int64_t memory_limit = 0;               // bytes, of a compilation; 0: what the machine has
-  std::optional<double> price_per_chip_hour;
+  std::optional<double> price_per_chip_hour = {};
   double training_tokens = 0;  // "days to N tokens"; 0: not asked
 };
 
@@ -40,8 +39,7 @@ class Planner {
   Planner(Pod pod, PlanOptions options);
 
   const Pod& pod() const { return pod_; }
-  const PlanOptions& options() const { return options_; }
-  // Whether there is a compiler; otherwise plans are analytic, and `why_analytic` says why.
+  // Whether there is a compiler; otherwise plans are analytic, and `why_analytic` says why where that was not asked for.
   bool compiles() const { return !plugin_.empty(); }
   const std::string& why_analytic() const { return why_analytic_; }
 

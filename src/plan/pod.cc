@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -268,6 +269,34 @@ std::string Pod::spoken() const {
 std::vector<int64_t> Pod::wrap() const {
   if (shape.size() == 3) return Shape(3, whole_cubes(shape) ? 1 : 0);
   return {shape[0] == kRing ? 1 : 0, shape[1] == kRing ? 1 : 0, 0};  // libtpu complains of a ring of one
+}
+
+std::vector<int64_t> Pod::coordinates(int64_t device) const {
+  int64_t rest = device / chip().devices % chips_per_slice();
+  std::vector<int64_t> coordinates;
+  for (const int64_t length : shape) {
+    coordinates.push_back(rest % length);
+    rest /= length;
+  }
+  return coordinates;
+}
+
+double Pod::ici_bandwidth(std::span<const int64_t> devices) const {
+  std::vector<std::set<int64_t>> seen(shape.size());
+  for (const int64_t device : devices) {
+    const std::vector<int64_t> at = coordinates(device);
+    for (size_t d = 0; d < at.size(); ++d) seen[d].insert(at[d]);
+  }
+  double links = 0;
+  for (size_t d = 0; d < seen.size(); ++d) {
+    const auto count = static_cast<int64_t>(seen[d].size());
+    if (count < 2) continue;
+    const int64_t gap = (*seen[d].rbegin() - *seen[d].begin()) / (count - 1);
+    const bool ring = wrap()[d] != 0 && count * gap == shape[d];
+    links += (ring ? 2.0 : 1.0) / static_cast<double>(gap);
+  }
+  if (links == 0) return chip().device_peak().ici_bandwidth;  // the devices of one chip, which no link limits
+  return links * chip().link_bandwidth() / static_cast<double>(chip().devices);
 }
 
 // Google Cloud's machines: four chips; on v5e and v6e eight where the slice is one machine.

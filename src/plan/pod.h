@@ -20,14 +20,19 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "pjrt/pjrt.h"
-#include "plan/chips.h"
+#include "runtime/tpu_chips.h"
 
 namespace flambeau::plan {
+
+using runtime::Chip;
+using runtime::chip_of;
+using runtime::Generation;
 
 struct Pod {
   Generation generation = Generation::V5e;
@@ -46,6 +51,12 @@ struct Pod {
   pjrt::Attributes attributes() const;  // "wrap", "chips_per_host_bounds", "num_slices" where there are several, ...
   std::vector<int64_t> wrap() const;    // 1 for dimensions that are rings
   std::vector<int64_t> host() const;    // the chips of one host: {2, 2, 1}
+  // Of the chip of a device, by its number: chips are counted along the first dimension first, slice by slice.
+  std::vector<int64_t> coordinates(int64_t device) const;
+  // Bytes a second that each of several devices of one slice, the first among them, can send to the others while the rest of the slice does
+  // the same: over the links of the dimensions in which they differ. Of a ring a chip uses two links, of a line without one only
+  // the one that its end has; groups that lie between each other share them.
+  double ici_bandwidth(std::span<const int64_t> devices) const;
   // libtpu (0.0.52) crashes in its first phase, whatever the program, where there are several slices: compile whole.
   bool has_first_phase() const { return slices == 1; }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <cstdlib>
 #include <future>
+#include <iostream>
 #include <set>
 
 #include <fmt/format.h>
@@ -14,7 +16,7 @@
 #include "base/error.h"
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
-#include "plan/chips.h"
+#include "runtime/tpu_chips.h"
 
 namespace flambeau::plan {
 namespace {
@@ -225,7 +227,6 @@ TEST(Chips, AgreeWithPublishedTotals) {
   const Chip &v4 = chip_of(Generation::V4), &v5e = chip_of(Generation::V5e), &v6e = chip_of(Generation::V6e);
   EXPECT_THAT(4096 * v4.peak.bf16_flops, near(1.126e18));     // 1.1 exaFLOP/s
   EXPECT_THAT(256 * v5e.peak.bf16_flops, near(50.63e15));
-  EXPECT_THAT(256 * v5e.peak.int8_ops, near(100e15));
   EXPECT_THAT(256 * v5e.peak.dcn_bandwidth * 8, near(6.4e12));
   EXPECT_THAT(256 * v6e.peak.bf16_flops, near(234.9e15));
   EXPECT_THAT(4096 * v4.peak.ici_bandwidth, near(1.1e15));    // "all-reduce bandwidth per pod"
@@ -237,10 +238,10 @@ TEST(Chips, AgreeWithPublishedTotals) {
 }
 
 TEST(Chips, GiveDevicesTheirPart) {
-  for (const Chip& chip : chips()) {
+  for (const Chip& chip : runtime::chips()) {
     SCOPED_TRACE(std::string(chip.name));
     EXPECT_EQ(&chip_of(chip.generation), &chip);
-    const Peak device = chip.device_peak();
+    const runtime::Peak device = chip.device_peak();
     EXPECT_EQ(device.bf16_flops * static_cast<double>(chip.devices), chip.peak.bf16_flops);
     EXPECT_EQ(chip.links, 2 * chip.dimensions);
     // libtpu's limit is a device's, the sheet's memory a chip's; sheets round (95 GiB of v5p are 96).
@@ -251,6 +252,38 @@ TEST(Chips, GiveDevicesTheirPart) {
   EXPECT_EQ(v7x.devices, 2);
   EXPECT_EQ(v7x.device_peak().bf16_flops, 1153.5e12);
   EXPECT_EQ(v7x.device_peak().hbm_bytes, 96.0 * (1 << 30));
+}
+
+// How fast devices of a slice send to each other, in links of a chip.
+TEST(Pod, CountsTheLinksOfAGroup) {
+  const struct {
+    const char* pod;
+    int64_t first_stride, first_size, second_stride, second_size;  // of the axes along which the group lies
+    double links;
+  } kCases[] = {
+      {"v5p:8x8x16", 1, 1024, 0, 1, 6},  // all: two in each dimension
+      {"v5p:8x8x16", 1, 8, 0, 1, 2},     // a ring of the first dimension
+      {"v5p:8x8x16", 8, 128, 0, 1, 4},   // the two others
+      {"v5p:8x8x16", 1, 4, 0, 1, 1},     // half a ring is a line
+      {"v5p:8x8x16", 2, 4, 0, 1, 1},     // every other chip of a ring, whose links two groups share
+      {"v5p:8x8x16", 1, 16, 0, 1, 3},    // a ring and a line of two
+      {"v5p:8x8x16", 1, 8, 64, 16, 4},   // the first and the last dimension
+      {"v5e:4x4", 1, 16, 0, 1, 2},       // no rings: the chip in a corner has two links
+      {"v5e:4x4", 1, 4, 0, 1, 1},
+      {"v5e:4x4", 1, 8, 0, 1, 2},
+      {"v5e:16x16", 1, 256, 0, 1, 4},
+      {"v6e:8x16", 8, 16, 0, 1, 2},      // a ring where a dimension has all 16
+      {"v5e:1x1", 1, 1, 0, 1, 4},        // nobody to send to
+      {"tpu7x:4x4x4", 2, 4, 0, 1, 1},    // a ring of four chips, each of which is two devices
+      {"tpu7x:4x4x4", 1, 2, 0, 1, 3},    // the two devices of a chip
+  };
+  for (const auto& c : kCases) {
+    const Pod pod = parse_pod(c.pod);
+    std::vector<int64_t> group;
+    for (int64_t i = 0; i < c.first_size; ++i)
+      for (int64_t j = 0; j < c.second_size; ++j) group.push_back(i * c.first_stride + j * c.second_stride);
+    EXPECT_DOUBLE_EQ(pod.ici_bandwidth(group) / pod.chip().link_bandwidth(), c.links) << c.pod << " " << c.first_stride << " " << c.first_size;
+  }
 }
 
 // ---- libtpu -------------------------------------------------------------------------------------------------------------
@@ -271,6 +304,34 @@ class Libtpu : public pjrt::LibtpuTest {
                                 .time_limit = std::chrono::seconds(300)});
   }
 };
+
+// In a process of its own: libtpu wants its environment set before it is loaded.
+void check_coordinates() {
+  pjrt::prepare_to_compile_for_tpu();
+  const pjrt::Plugin& plugin = pjrt::Plugin::load(pjrt::find_plugin("tpu"));
+  for (const char* name : {"v5e:4x8", "v6e:16x16", "v5p:4x4x8", "tpu7x:2x2x4", "v4:2x2x4"}) {
+    const Pod pod = parse_pod(name);
+    const auto topology = pjrt::Topology::create(plugin, pod.topology(), pod.attributes());
+    std::vector<pjrt::Device> devices = topology->devices();
+    std::ranges::sort(devices, {}, &pjrt::Device::id);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      std::vector<int64_t> told = std::get<std::vector<int64_t>>(devices[i].attributes.at("coords"));
+      told.resize(pod.shape.size());
+      EXPECT_EQ(pod.coordinates(static_cast<int64_t>(i)), told) << name << " " << i;
+    }
+  }
+}
+
+TEST_F(Libtpu, CountsChipsAlongTheFirstDimensionFirst) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        check_coordinates();
+        std::cerr << (testing::Test::HasFailure() ? "failed" : "checked") << std::endl;
+        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "checked");
+}
 
 // Smallest, middle and largest slice of every generation: libtpu has the topology, with as many devices, of the table's kind
 // and memory, and compiles for it.

@@ -97,12 +97,11 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
 
   const runtime::StepProgram& recorded = *step.program();
   result.program = recorded.program();
-  result.text = recorded.program()->text;
-  result.options = recorded.program()->options;
   result.arguments = describe_arguments(recorded, *model, optimizer, options.documents);
   result.parameters = model->parameters().elements();
   result.parameters_per_device = train::parameters_per_device(model->parameters());
   result.flops_per_token = model->causal_flops_per_token(result.batching.context);
+  runtime::Engine::get().forget_programs();  // a search records hundreds
   return result;
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "hlo/graph.h"
-#include "pjrt/pjrt.h"
 #include "plan/memory.h"
 #include "runtime/engine.h"
 #include "runtime/target.h"
@@ -19,9 +18,7 @@
 namespace flambeau::plan {
 
 struct StepProgram {
-  std::string text;                  // StableHLO
-  std::shared_ptr<const runtime::Program> program;  // the same as a graph, with the layout of every argument
-  pjrt::CompileOptions options;      // partitions and flags
+  std::shared_ptr<const runtime::Program> program;  // StableHLO text, the same as a graph, and how it is to be compiled
   std::vector<Argument> arguments;   // by parameter number
   std::vector<hlo::MeshAxis> mesh;   // axes longer than 1, major first
   spmd::Degrees degrees;

@@ -13,15 +13,15 @@ const runtime::Target kTarget{.platform = "tpu", .generation = "TPU v5 lite", .d
 TEST(StepProgram, IsCompiledWithTheOptionsOfTheConfiguration) {
   train::Config config;
   const StepProgram usual = record_step(config, kTarget);
-  EXPECT_FALSE(usual.options.overrides.contains("xla_asked_for"));
-  EXPECT_FALSE(usual.options.preferences.empty());
+  EXPECT_FALSE(usual.program->options.overrides.contains("xla_asked_for"));
+  EXPECT_FALSE(usual.program->options.preferences.empty());
 
   train::set_from_text(config, "compile.options", "xla_asked_for=3,xla_enable_hlo_sharding_v3=true");
   const StepProgram asked = record_step(config, kTarget);
-  EXPECT_EQ(asked.text, usual.text);
-  EXPECT_EQ(asked.options.overrides.at("xla_asked_for"), pjrt::CompileFlags::mapped_type(int64_t{3}));
-  EXPECT_EQ(asked.options.overrides.at("xla_enable_hlo_sharding_v3"), pjrt::CompileFlags::mapped_type(true));
-  EXPECT_EQ(asked.options.preferences, usual.options.preferences);
+  EXPECT_EQ(asked.program->text, usual.program->text);
+  EXPECT_EQ(asked.program->options.overrides.at("xla_asked_for"), pjrt::CompileFlags::mapped_type(int64_t{3}));
+  EXPECT_EQ(asked.program->options.overrides.at("xla_enable_hlo_sharding_v3"), pjrt::CompileFlags::mapped_type(true));
+  EXPECT_EQ(asked.program->options.preferences, usual.program->options.preferences);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "plan/report.h"
 
+#include <fmt/format.h>
+
 namespace flambeau::plan {
 
 std::string_view name_of(MemoryKind kind) {
@@ -14,6 +16,12 @@ std::string_view name_of(MemoryKind kind) {
     case MemoryKind::Padding: return "padding";
   }
   return "";
+}
+
+std::string describe(const Keys& keys) {
+  std::string text;
+  for (const auto& [name, value] : keys) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, value);
+  return text;
 }
 
 double Report::tokens_per_second_per_chip() const {

@@ -63,14 +63,18 @@ struct Estimate {
   double hbm_s = 0;            // memory traffic at the chip's bandwidth
   double communication_s = 0;  // collectives over links, alone
   double exposed_s = 0;        // the part of it during which nothing is computed
+  double host_s = 0;           // to the host's memory and back
   double step_s = 0;           // what compute_s and exposed_s leave of it is shown as exposed memory traffic
   std::vector<std::string> assumptions;  // one sentence each, with the figures used
 };
 
+// Configuration keys and values, as the command line takes them.
+using Keys = std::vector<std::pair<std::string, std::string>>;
+std::string describe(const Keys& keys);  // "training.sequences_per_microbatch = 2, loss.chunks = 32"
+
 // What a change of the configuration gives, as compiled.
 struct Change {
-  std::string what;      // "activation_checkpoint.mode = \"full\""
-  std::vector<std::pair<std::string, std::string>> keys;  // configuration keys and values
+  Keys keys;
   int64_t total = 0;     // HBM a device
   double step_s = 0;
   bool fits = false;
@@ -80,7 +84,7 @@ struct Change {
 struct Report {
   std::string config, model;          // "configs/llama3/8b.toml", "llama3 8B"
   std::string pod, device_kind;       // "v5e:4x4 (16 chips)", "TPU v5 lite"
-  std::string source;                 // "libtpu, first phase", "libtpu, full compilation", "analytic"
+  std::string source;                 // "libtpu, first phase", "libtpu, whole compilation", "analytic"
   int64_t devices = 0, chips = 0, slices = 1;
   std::vector<hlo::MeshAxis> mesh;  // axis, degree: ("shard", 16)
   int64_t parameters = 0;

@@ -143,31 +143,31 @@ StepParts step_parts(const Report& report) {
   StepParts parts{.compute = or_zero(estimate.compute_s),
                   .exposed = or_zero(estimate.exposed_s),
                   .hbm_bound = or_zero(estimate.hbm_s),
-                  .link_bound = or_zero(estimate.communication_s)};
+                  .link_bound = or_zero(estimate.communication_s),
+                  .host_bound = or_zero(estimate.host_s)};
   parts.memory = std::max(0.0, or_zero(estimate.step_s) - parts.compute - parts.exposed);
   if (is_known(report.peak_flops)) parts.flops_bound = or_zero(report.work.flops / report.peak_flops);
   return parts;
 }
 
-std::vector<std::pair<std::string, std::string>> cost_rows(const Report& report) {
-  std::vector<std::pair<std::string, std::string>> rows;
+std::vector<Cost> costs_of(const Report& report) {
+  std::vector<Cost> costs;
   if (report.training_tokens > 0) {
-    rows.emplace_back(fmt::format("{} tokens", format_scaled(report.training_tokens, "")),
-                      is_known(report.days()) ? format_days(report.days()) : "unknown");
+    costs.push_back({fmt::format("{} tokens", format_scaled(report.training_tokens, "")),
+                     is_known(report.days()) ? format_days(report.days()) : "unknown", ""});
   }
-  if (!report.price_per_chip_hour) return rows;
+  if (!report.price_per_chip_hour) return costs;
   const double hourly = *report.price_per_chip_hour;
   const std::string basis =
       fmt::format("{} at {} an hour each", count_of(report.chips, "chip", "chips"), format_price(hourly));
   if (report.training_tokens > 0) {
-    rows.emplace_back("price",
-                      fmt::format("{} ({})", is_known(report.days()) ? format_price(report.price()) : "unknown", basis));
+    costs.push_back({"price", is_known(report.days()) ? format_price(report.price()) : "unknown", basis});
   } else {
     const double rate = report.tokens_per_second_per_chip();
-    const std::string tokens = is_known(rate) ? format_price(1e9 / rate / 3600 * hourly) : "unknown";
-    rows.emplace_back("price of a billion tokens", fmt::format("{} ({})", tokens, basis));
+    costs.push_back(
+        {"price of a billion tokens", is_known(rate) ? format_price(1e9 / rate / 3600 * hourly) : "unknown", basis});
   }
-  return rows;
+  return costs;
 }
 
 bool was_compiled(const Report& report) { return !report.source.starts_with("analytic"); }

@@ -43,12 +43,16 @@ struct StepParts {
   double compute = 0;  // matrix products
   double memory = 0;   // the rest: memory traffic that nothing hides
   double exposed = 0;  // communication that nothing hides
-  double flops_bound = 0, hbm_bound = 0, link_bound = 0;
+  double flops_bound = 0, hbm_bound = 0, link_bound = 0, host_bound = 0;
 };
 StepParts step_parts(const Report& report);
 
+// "price", "1,234", and what it is of.
+struct Cost {
+  std::string title, figure, basis;
+};
 // The training's days; a price where one was asked for: of the whole training, or else of a billion tokens.
-std::vector<std::pair<std::string, std::string>> cost_rows(const Report& report);
+std::vector<Cost> costs_of(const Report& report);
 
 bool was_compiled(const Report& report);  // else it was computed by the analytic mode
 std::string changes_title(const Report& report);

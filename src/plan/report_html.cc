@@ -135,11 +135,8 @@ void Page::head() {
   figure("Step", step_text(report_), "estimate");
   figure("MFU", mfu_text(report_), "estimate");
   figure("Tokens/s/chip", rate_text(report_), "estimate");
-  for (const auto& [title, value] : cost_rows(report_)) {
-    const size_t note = std::min(value.find(" ("), value.size());
-    figure(capitalized(title), value.substr(0, note),
-           note == value.size() ? "estimate" : fmt::format("estimate, {}", value.substr(note + 2, value.size() - note - 3)));
-  }
+  for (const Cost& cost : costs_of(report_))
+    figure(capitalized(cost.title), cost.figure, cost.basis.empty() ? "estimate" : "estimate, " + cost.basis);
   out_ += "</dl>\n<dl class=\"facts\">\n";
   for (const auto& [title, value] : planned_rows(report_))
     out_ += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape(title), escape(value));
@@ -186,11 +183,9 @@ void Page::changes() {
   HtmlTable table(
       {"Change", fmt::format("HBM, {}#", unit.name), fmt::format("Saves, {}#", unit.name), "Step, estimate#", "Result"});
   for (const Change& change : report_.changes) {
-    std::string what = escape(change.what);
-    for (const auto& [key, value] : change.keys) {
-      const std::string line = fmt::format("{} = {}", key, value);
-      if (line != change.what) what += fmt::format("<br/><code>{}</code>", escape(line));
-    }
+    std::string what;
+    for (const auto& [key, value] : change.keys)
+      what += fmt::format("{}<code>{}</code>", what.empty() ? "" : "<br/>", escape(fmt::format("{} = {}", key, value)));
     if (!change.failure.empty()) {
       table.add({what, "", "", "", "<span class=\"bad\">failed</span>: " + escape(change.failure)},
                 {"name", "", "", "", "name"});
@@ -300,6 +295,8 @@ void Page::estimate() {
   add("step", report_.estimate.step_s, "", true);
   add("at least, by FLOPs", parts.flops_bound, format_scaled(work.flops, "FLOP") + peak);
   add("at least, by bytes", parts.hbm_bound, format_bytes(work.hbm_bytes) + " of HBM traffic");
+  if (parts.host_bound > 0)
+    add("at least, to the host and back", parts.host_bound, format_bytes(as_double(report_.memory.host)) + " in the host's memory");
   add("all communication, alone", parts.link_bound, format_bytes(work.collective_bytes) + " of collectives");
   out_ += std::move(table).done();
   if (is_known(work.flops) && is_known(report_.model_flops)) {

@@ -39,14 +39,14 @@ ordered_json collective_json(const CollectiveGroup& g) {
 
 ordered_json estimate_json(const Estimate& e) {
   return {{"compute_s", e.compute_s}, {"hbm_s", e.hbm_s},   {"communication_s", e.communication_s},
-          {"exposed_s", e.exposed_s}, {"step_s", e.step_s}, {"assumptions", e.assumptions}};
+          {"exposed_s", e.exposed_s}, {"host_s", e.host_s}, {"step_s", e.step_s},
+          {"assumptions", e.assumptions}};
 }
 
 ordered_json change_json(const Change& change) {
   ordered_json keys = ordered_json::object();
   for (const auto& [key, value] : change.keys) keys[key] = value;
-  return {{"what", change.what},     {"keys", keys},        {"total", change.total},
-          {"step_s", change.step_s}, {"fits", change.fits}, {"failure", change.failure}};
+  return {{"keys", keys}, {"total", change.total}, {"step_s", change.step_s}, {"fits", change.fits}, {"failure", change.failure}};
 }
 
 template <class T, class ToJson>

@@ -60,7 +60,7 @@ table.narrow { max-width: 30rem; }
 .n { text-align: right; white-space: nowrap; }
 td.name { min-width: 16rem; overflow-wrap: anywhere; }
 td.line { white-space: nowrap; }
-td .good, td.good { color: var(--good); font-weight: 600; }
+td.good { color: var(--good); font-weight: 600; }
 td .bad, td.bad { color: var(--bad); font-weight: 600; }
 code { font: .88em/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
 .swatch { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px; margin-right: .55rem; vertical-align: -.03rem; }
@@ -92,10 +92,10 @@ svg .halo { paint-order: stroke; stroke: var(--page); stroke-width: 4px; stroke-
 .k6 { fill: var(--k6); background: var(--k6); } .k7 { fill: var(--k7); background: var(--k7); }
 .compute { fill: var(--k0); background: var(--k0); } .memory { fill: var(--k5); background: var(--k5); }
 .exposed { fill: var(--exposed); background: var(--exposed); } .hidden { fill: var(--hidden); background: var(--hidden); }
-svg .k0-text, svg .compute-text { fill: var(--k0-text); } svg .k1-text { fill: var(--k1-text); }
+svg .k0-text { fill: var(--k0-text); } svg .k1-text { fill: var(--k1-text); }
 svg .k2-text { fill: var(--k2-text); } svg .k3-text { fill: var(--k3-text); } svg .k4-text { fill: var(--k4-text); }
-svg .k5-text, svg .memory-text { fill: var(--k5-text); } svg .k6-text { fill: var(--k6-text); }
-svg .k7-text { fill: var(--k7-text); } svg .exposed-text { fill: #fff; }
+svg .k5-text { fill: var(--k5-text); } svg .k6-text { fill: var(--k6-text); }
+svg .k7-text { fill: var(--k7-text); }
 
 @media (max-width: 44rem) {
   body { padding: 1.25rem 1rem 3rem; }

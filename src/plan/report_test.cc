@@ -88,14 +88,9 @@ Report too_large() {
   r.price_per_chip_hour = 1.2;
   r.training_tokens = 15e12;
   r.changes = {
-      {"activation_checkpoint.mode = \"full\"", {{"activation_checkpoint.mode", "\"full\""}}, 13085 * kMiB, 3.02, true, ""},
-      {"half a microbatch",
-       {{"training.local_batch_size", "1"}, {"training.accumulation", "2"}},
-       18000 * kMiB,
-       3.1,
-       false,
-       ""},
-      {"parallelism.tensor = 16", {}, 0, 0, false, "8 key-value heads do not divide over 16 devices"}};
+      {{{"activation_checkpoint.mode", "\"full\""}}, 13085 * kMiB, 3.02, true, ""},
+      {{{"training.local_batch_size", "1"}, {"training.accumulation", "2"}}, 18000 * kMiB, 3.1, false, ""},
+      {{{"parallelism.tensor", "16"}}, 0, 0, false, "8 key-value heads do not divide over 16 devices"}};
   r.warnings = {
       "the links of v5e:4x4 do not wrap around, so that a collective over one of its dimensions takes twice the time of a "
       "ring"};
@@ -114,7 +109,7 @@ std::vector<std::pair<std::string, Report>> odd_reports() {
   odd.emplace_back("one device, nothing known", r);
 
   r = fitting();
-  r.estimate = {kNan, kInfinity, -1, kNan, kNan, {std::string(500, 'a')}};
+  r.estimate = {kNan, kInfinity, -1, kNan, kNan, kNan, {std::string(500, 'a')}};
   r.work = {kInfinity, kNan, -5};
   r.model_flops = r.peak_flops = kNan;
   r.training_tokens = kInfinity;
@@ -131,7 +126,7 @@ std::vector<std::pair<std::string, Report>> odd_reports() {
   r.mesh = {{name, 3}, {name, 5}};
   r.memory.largest.assign(10, {name, MemoryKind::OptimizerStates, name, 5, 9, true});
   r.collectives.assign(40, {name, name, 1, name, name, 1e30, 1e30, 2e30});
-  for (Change& change : r.changes) change.what = name;
+  for (Change& change : r.changes) change.keys = {{name, name}};
   r.changes.back().failure = name;
   r.warnings.assign(3, name);
   odd.emplace_back("long names", r);
@@ -141,7 +136,7 @@ std::vector<std::pair<std::string, Report>> odd_reports() {
   r.memory.largest[0].name =
       "a]]>\n\t\xe2\x80\xae\xed\xa0\x80<!-- "
       "\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4\xe5\xb1\xa4";
-  r.config = r.attention = r.collectives[0].axes = r.changes[0].what = r.warnings[0] = r.mesh[0].name =
+  r.config = r.attention = r.collectives[0].axes = r.changes[0].keys[0].second = r.warnings[0] = r.mesh[0].name =
       r.memory.largest[0].name;
   r.estimate.assumptions[0] = r.changes[2].failure = r.memory.largest[0].shape = r.model;
   odd.emplace_back("hostile names", r);
@@ -343,7 +338,8 @@ Days and price: estimates
 What would make it smaller, each compiled
   change                               HBM GiB  saves  step estimate  result
   activation_checkpoint.mode = "full"    12.78  10.76        3.020 s  fits
-  half a microbatch                      17.58   5.96        3.100 s  does not fit
+  training.local_batch_size = 1          17.58   5.96        3.100 s  does not fit
+  + training.accumulation = 2
   parallelism.tensor = 16                                             failed
   - failed, parallelism.tensor = 16: 8 key-value heads do not divide over 16 devices
 

@@ -192,7 +192,7 @@ void TextReport::collectives() {
 void TextReport::estimate() {
   const StepParts parts = step_parts(report_);
   const double step = report_.estimate.step_s, drawn = parts.compute + parts.memory + parts.exposed;
-  const Unit unit = time_unit(std::max({drawn, parts.hbm_bound, parts.link_bound, parts.flops_bound}));
+  const Unit unit = time_unit(std::max({drawn, parts.hbm_bound, parts.link_bound, parts.flops_bound, parts.host_bound}));
   TextTable table({{"estimate", Kind::Name}, {std::string(unit.name), Kind::Number}, {"of step", Kind::Number}, {""}});
   const auto add = [&](std::string_view name, double seconds, bool bar) {
     const bool relative = is_known(step) && std::isfinite(seconds);
@@ -205,6 +205,7 @@ void TextReport::estimate() {
   add("step", step, false);
   add("at least, by FLOPs / peak", parts.flops_bound, false);
   add("at least, by bytes / bandwidth", parts.hbm_bound, false);
+  if (parts.host_bound > 0) add("at least, to the host and back", parts.host_bound, false);
   add("all communication, alone", parts.link_bound, false);
   title("Step time: an estimate, nothing here was measured");
   this->table(table);
@@ -221,7 +222,9 @@ void TextReport::estimate() {
   rows(facts);
   if (!report_.estimate.assumptions.empty()) title("Assumptions");
   for (const std::string& assumption : report_.estimate.assumptions) point(assumption);
-  const std::vector<std::pair<std::string, std::string>> costs = cost_rows(report_);
+  std::vector<std::pair<std::string, std::string>> costs;
+  for (const Cost& cost : costs_of(report_))
+    costs.emplace_back(cost.title, cost.basis.empty() ? cost.figure : fmt::format("{} ({})", cost.figure, cost.basis));
   if (!costs.empty()) title("Days and price: estimates");
   rows(costs);
 }
@@ -235,18 +238,21 @@ void TextReport::changes() {
                    {"step estimate", Kind::Number},
                    {"result"}});
   for (const Change& change : report_.changes) {
-    if (!change.failure.empty()) {
-      table.add({change.what, "", "", "", "failed"});
-      continue;
+    // A key a line; figures beside the first.
+    for (size_t k = 0; k < change.keys.size(); ++k) {
+      const std::string what = fmt::format("{}{} = {}", k == 0 ? "" : "+ ", change.keys[k].first, change.keys[k].second);
+      if (k > 0) table.add({what, "", "", "", ""});
+      else if (!change.failure.empty()) table.add({what, "", "", "", "failed"});
+      else
+        table.add({what, in_unit(static_cast<double>(change.total), unit),
+                   in_unit(static_cast<double>(report_.memory.total) - static_cast<double>(change.total), unit),
+                   format_seconds(change.step_s), change.fits ? "fits" : "does not fit"});
     }
-    table.add({change.what, in_unit(static_cast<double>(change.total), unit),
-               in_unit(static_cast<double>(report_.memory.total) - static_cast<double>(change.total), unit),
-               format_seconds(change.step_s), change.fits ? "fits" : "does not fit"});
   }
   title(changes_title(report_));
   this->table(table);
   for (const Change& change : report_.changes) {
-    if (!change.failure.empty()) point(fmt::format("failed, {}: {}", change.what, change.failure));
+    if (!change.failure.empty()) point(fmt::format("failed, {}: {}", describe(change.keys), change.failure));
   }
 }
 

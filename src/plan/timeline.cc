@@ -31,27 +31,42 @@ double over(double bytes, double rate, std::string_view what) {
 // How often (n-1)/n of the bytes cross each device's links.
 double passes(std::string_view kind) { return kind == "all-reduce" ? 2 : 1; }
 
-Sending sending_of(std::string_view kind, double bytes, int64_t within, int64_t across, const DeviceRates& rates) {
+// Among `within` devices of a slice in each of `across` slices; `ici` bytes a second within one.
+Sending sending_of(std::string_view kind, double bytes, int64_t within, int64_t across, double ici, const DeviceRates& rates) {
   if (kind == "collective-permute") {
     if (within * across < 2) return {};
+    // To a neighbour on one link; what is sent to the one on the other side meanwhile is a collective of its own, and queues behind it.
+    const double links = rates.link_bytes > 0 ? std::min(ici, 2 * rates.link_bytes) : ici;
     return across > 1 ? Sending{.dcn = over(bytes, rates.dcn_bytes, "the data-centre network")}
-                      : Sending{.ici = over(bytes, rates.ici_bytes, "ICI")};
+                      : Sending{.ici = over(bytes, links, "ICI")};
   }
   auto fraction = [](int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); };
   const double twice = passes(kind);
   // Within a slice first: each device then has its part of the rest to exchange with the other slices.
-  return {.ici = over(twice * bytes * fraction(within), rates.ici_bytes, "ICI"),
+  return {.ici = over(twice * bytes * fraction(within), ici, "ICI"),
           .dcn = over(twice * bytes / static_cast<double>(within) * fraction(across), rates.dcn_bytes,
                       "the data-centre network")};
 }
 
-Sending sending_of(const Collective& c, const MeshAxes& mesh, const DeviceRates& rates) {
+double ici_over(const std::vector<size_t>& axes, const DeviceRates& rates) {
+  size_t mask = 0;
+  for (const size_t axis : axes) mask |= size_t{1} << axis;
+  return mask > 0 && mask < rates.ici_bytes_over.size() ? rates.ici_bytes_over[mask] : rates.ici_bytes;
+}
+
+std::pair<int64_t, int64_t> extent_of(const std::vector<size_t>& axes, const MeshAxes& mesh, const DeviceRates& rates) {
   int64_t within = 1, across = 1;
-  for (const size_t axis : axes_of(c, mesh)) (crosses_slices(mesh[axis].name, rates) ? across : within) *= mesh[axis].size;
+  for (const size_t axis : axes) (crosses_slices(mesh[axis].name, rates) ? across : within) *= mesh[axis].size;
+  return {within, across};
+}
+
+Sending sending_of(const Collective& c, const std::vector<size_t>& axes, const MeshAxes& mesh, const DeviceRates& rates) {
+  auto [within, across] = extent_of(axes, mesh, rates);
   if (c.kind == "collective-permute" && c.group_size < 2) return {};
-  if (c.between_slices) return sending_of(c.kind, static_cast<double>(c.bytes()), 1, std::max<int64_t>(c.group_size, 1), rates);
+  const auto bytes = static_cast<double>(c.bytes());
+  if (c.between_slices) return sending_of(c.kind, bytes, 1, std::max<int64_t>(c.group_size, 1), rates.ici_bytes, rates);
   if (within * across == 1) within = std::max<int64_t>(c.group_size, 1);  // not told: taken as of one slice
-  return sending_of(c.kind, static_cast<double>(c.bytes()), within, across, rates);
+  return sending_of(c.kind, bytes, within, across, ici_over(axes, rates), rates);
 }
 
 // Copies between HBM and the chip's own memory that are started ahead of use.
@@ -64,7 +79,8 @@ class Runner {
     result_.collectives.resize(n);
     finish_.resize(n);
     for (size_t i = 0; i < n; ++i) {
-      sending_.push_back(sending_of(analysis.collectives[i], mesh, rates));
+      result_.collectives[i].axes = axes_of(analysis.collectives[i], mesh);
+      sending_.push_back(sending_of(analysis.collectives[i], result_.collectives[i].axes, mesh, rates));
       result_.collectives[i].seconds = sending_[i].seconds();
     }
   }
@@ -178,11 +194,13 @@ class Runner {
 }  // namespace
 
 double collective_seconds(const Collective& collective, const MeshAxes& mesh, const DeviceRates& rates) {
-  return sending_of(collective, mesh, rates).seconds();
+  return sending_of(collective, axes_of(collective, mesh), mesh, rates).seconds();
 }
 
-double collective_seconds(std::string_view kind, double bytes, int64_t within, int64_t across, const DeviceRates& rates) {
-  return sending_of(kind, bytes, within, across, rates).seconds();
+double collective_seconds(std::string_view kind, double bytes, const std::vector<size_t>& axes, const MeshAxes& mesh,
+                          const DeviceRates& rates) {
+  const auto [within, across] = extent_of(axes, mesh, rates);
+  return sending_of(kind, bytes, within, across, ici_over(axes, rates), rates).seconds();
 }
 
 Timeline run_timeline(const Analysis& analysis, const MeshAxes& mesh, const DeviceRates& rates) {

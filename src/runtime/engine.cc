@@ -348,6 +348,11 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
   return future.get();
 }
 
+void Engine::forget_programs() {
+  std::lock_guard lock(programs_mutex_);
+  programs_.clear();
+}
+
 pjrt::CompileOptions Engine::compile_options() const {
   pjrt::CompileOptions options{.overrides = asked_options_, .preferences = preferred_options_};
   if (target_.platform == "cpu") options.overrides.try_emplace("xla_cpu_enable_fast_min_max", false);  // it loses NaNs

@@ -128,6 +128,9 @@ class Engine {
                                          std::span<const std::pair<size_t, size_t>> aliases, std::string_view name,
                                          std::span<const hlo::Sharding> shardings = {});
 
+  // Lets go of all programs; those that are in use stay with their users. For who makes many and runs none: a planner.
+  void forget_programs();
+
   struct Launch {
     std::span<const std::shared_ptr<const Array>> externals;  // by external of the trace; null where it has no elements
     std::span<const int64_t> non_donatable;                    // parameters

@@ -451,10 +451,14 @@ Batching batching(const Config& config, int64_t data_parallel_degree) {
   }
   if (step == -1) step = all_ranks;
   if (step % all_ranks != 0) {
+    // In the words of the configuration.
+    const bool in_sequences = t.sequences_per_train_step > 0;
+    const int64_t unit = in_sequences ? context : 1;
     const int64_t nearest = std::max<int64_t>(1, (step + all_ranks / 2) / all_ranks) * all_ranks;
-    raise_in_config(config, fmt::format("training.num_tokens_per_train_step: expected a multiple of {} (a microbatch of {} tokens on "
-                                        "each of {} data-parallel ranks), got {}; choose for example {}",
-                                        all_ranks, microbatch, data_parallel_degree, step, nearest));
+    const std::string ranks = data_parallel_degree > 1 ? fmt::format(" on each of {} data-parallel ranks", data_parallel_degree) : "";
+    raise_in_config(config, fmt::format("training.{}: expected a multiple of {} (a microbatch of {} {}{}), got {}; choose for example {}",
+                                        in_sequences ? "sequences_per_train_step" : "num_tokens_per_train_step", all_ranks / unit,
+                                        microbatch / unit, in_sequences ? "sequences" : "tokens", ranks, step / unit, nearest / unit));
   }
   return {.context = context, .sequences = all_ranks / context, .accumulation = step / all_ranks};
 }

@@ -190,7 +190,8 @@ void check_config(const Config& config);
 // microbatches a step.
 struct Batching {
   int64_t context = 0, sequences = 0, accumulation = 1;
-  int64_t tokens_per_step() const { return context * sequences * accumulation; }
+  int64_t sequences_per_step() const { return sequences * accumulation; }
+  int64_t tokens_per_step() const { return context * sequences_per_step(); }
 };
 // The configuration says what a microbatch is for one rank; steps are the whole mesh's.
 Batching batching(const Config& config, int64_t data_parallel_degree = 1);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "runtime/engine.h"
+#include "runtime/tpu_chips.h"
 
 namespace flambeau::train {
 
@@ -19,14 +20,12 @@ std::optional<double> peak_tflops(std::string_view device_name) {
     std::string_view part;
     double tflops;
   };
+  if (const runtime::Chip* chip = runtime::chip_called(device_name)) return chip->device_peak().bf16_flops / 1e12;
   // The first row whose text is part of the name, so the more special ones come first.
   static constexpr std::array rows = {
-      Row{"TPU v4", 275},       Row{"TPU v5 lite", 197},  Row{"TPU v5e", 197},      Row{"TPU v5p", 459},
-      Row{"TPU v5", 459},       Row{"TPU v6 lite", 918},  Row{"TPU v6e", 918},      Row{"TPU7x", 2307},
-      Row{"TPU v7", 2307},      Row{"A100", 312},         Row{"H100 NVL", 835},     Row{"H100 PCIe", 756},
-      Row{"H100", 989},         Row{"H200", 989},         Row{"H20", 148},          Row{"GB200", 2500},
-      Row{"GB300", 2500},       Row{"B200", 2250},        Row{"B300", 2250},        Row{"MI250X", 191.5},
-      Row{"MI300X", 1300},      Row{"MI325X", 1300},      Row{"MI355X", 2500},
+      Row{"A100", 312},    Row{"H100 NVL", 835}, Row{"H100 PCIe", 756}, Row{"H100", 989},    Row{"H200", 989},
+      Row{"H20", 148},     Row{"GB200", 2500},   Row{"GB300", 2500},    Row{"B200", 2250},   Row{"B300", 2250},
+      Row{"MI250X", 191.5}, Row{"MI300X", 1300},  Row{"MI325X", 1300},   Row{"MI355X", 2500},
   };
   const auto found = std::ranges::find_if(rows, [&](const Row& row) { return device_name.find(row.part) != std::string_view::npos; });
   return found == rows.end() ? std::nullopt : std::optional<double>(found->tflops);

@@ -37,17 +37,6 @@ std::optional<std::string> misfit(const Degrees& d, const Config::Parallelism& a
   return expect_divides(kShardKey, d.shard, "model.dim", s.dim);
 }
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> out;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    out.push_back(d);
-    if (d * d != n) out.push_back(n / d);
-  }
-  std::ranges::sort(out);
-  return out;
-}
-
 // The legal degrees that change those asked for by the smallest factors; a shard degree of -1 takes any value at no cost.
 // There always is one: replicas alone need nothing of the sizes.
 Degrees nearest_legal(const Config::Parallelism& asked, const ParallelProblem& problem) {
@@ -97,6 +86,17 @@ void refuse_what_is_not_built(const Config::Parallelism& asked) {
 }
 
 }  // namespace
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    out.push_back(d);
+    if (d * d != n) out.push_back(n / d);
+  }
+  std::ranges::sort(out);
+  return out;
+}
 
 Degrees resolve_parallelism(const Config::Parallelism& asked, const ParallelProblem& problem) {
   refuse_what_is_not_built(asked);

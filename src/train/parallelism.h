@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/model.h"
 #include "spmd/plan.h"
@@ -28,6 +29,9 @@ Degrees resolve_parallelism(const Config::Parallelism& asked, const ParallelProb
 
 // For what runs without devices (`flambeau check`): debug.virtual_devices, or as many as the given degrees make.
 int64_t assumed_devices(const Config& config);
+
+// Of n, ascending.
+std::vector<int64_t> divisors(int64_t n);
 
 // "replicate 2 x shard 4", "1 device": the axes longer than 1.
 std::string describe(const Degrees& degrees);

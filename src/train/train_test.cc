@@ -362,6 +362,8 @@ TEST(Metrics, KnowsPeaks) {
   EXPECT_EQ(peak_tflops("TPU v5 lite"), 197);
   EXPECT_EQ(peak_tflops("TPU v5"), 459);
   EXPECT_EQ(peak_tflops("TPU v5p"), 459);
+  EXPECT_EQ(peak_tflops("TPU v6e"), 918);
+  EXPECT_EQ(peak_tflops("TPU7x"), 1153.5);  // of a device, which is half a chip
   EXPECT_EQ(peak_tflops("NVIDIA H100 80GB HBM3"), 989);
   EXPECT_EQ(peak_tflops("cpu"), std::nullopt);
 }

@@ -1,4 +1,5 @@
-// What the chips of each TPU generation can do at best, and how they are joined: one table of published figures.
+// What the chips of each TPU generation can do at best, and how they are joined: one table of published figures, for a run's MFU and
+// for plans.
 //
 // A chip is what one rents and what a pod's shape counts. A device is what a program is partitioned over and what holds an
 // array's shard. They are the same but on v7x, whose chips are two devices of half a chip each. A core (TensorCore) is
@@ -12,19 +13,18 @@
 #include <span>
 #include <string_view>
 
-namespace flambeau::plan {
+namespace flambeau::runtime {
 
 enum class Generation { V4, V5e, V5p, V6e, V7x };
 
 // Of a chip, or of a device. Per second, and in bytes and operations: 459e12, not 459.
 struct Peak {
   double bf16_flops = 0;     // of matrix products: a multiplication and an addition are two
-  double fp8_flops = 0;      // 0: not published
-  double int8_ops = 0;       // 0: not published
   double hbm_bytes = 0;      // of memory, before the system takes its part
   double hbm_bandwidth = 0;  // bytes, read and written together
   double ici_bandwidth = 0;  // bytes sent over all links; as many are received at the same time
   double dcn_bandwidth = 0;  // bytes sent, of what its host can send
+  double host_bandwidth = 0;  // bytes moved to its host's memory or back, over PCIe
 };
 
 struct Chip {
@@ -32,7 +32,6 @@ struct Chip {
   std::string_view name;         // "v5p": how names of pods begin
   std::string_view libtpu_name;  // "v5": how libtpu's names of topologies begin
   std::string_view device_kind;  // "TPU v5": what libtpu calls its devices
-  int64_t cores = 0;             // TensorCores of a chip
   int64_t devices = 0;           // of a chip
   int64_t counted = 0;           // what a name such as v5p-2048 counts: so many a chip
 
@@ -50,5 +49,7 @@ struct Chip {
 
 std::span<const Chip> chips();  // oldest first
 const Chip& chip_of(Generation generation);
+// The chip whose devices a plugin calls so: "TPU v5 lite", "TPU v5e", "TPU7x"; null where it is none of these.
+const Chip* chip_called(std::string_view device_kind);
 
-}  // namespace flambeau::plan
+}  // namespace flambeau::runtime

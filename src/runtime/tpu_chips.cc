@@ -1,10 +1,10 @@
-#include "plan/chips.h"
+#include "runtime/tpu_chips.h"
 
 #include <array>
 
 #include "base/error.h"
 
-namespace flambeau::plan {
+namespace flambeau::runtime {
 namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kGibi = double{1 << 30};
@@ -18,6 +18,9 @@ constexpr double kGigabit = 1e9 / 8;
 // what is sent, half of it. Older pages gave the half, in bits: 1,600 Gbit/s for v5e, 4,800 for v5p (and 3,584 for v6e, 12 %
 // above what is given now). The 9,600 Gbit/s that are told of TPU7x are both directions.
 //
+// To the host's memory: "How To Scale Your Model", chapter 2 (jax-ml.github.io/scaling-book) gives 16 GB/s, and 32 for v6e; nothing is
+// published for TPU7x, which stands with v6e's.
+//
 // device_memory: libtpu 0.0.52, attribute device_memory_bytes_limit; smaller slices have up to 0.01 % more. on_chip_memory: as
 // was seen of its programs.
 constexpr std::array<Chip, 5> kChips = {{
@@ -25,18 +28,16 @@ constexpr std::array<Chip, 5> kChips = {{
      .name = "v4",
      .libtpu_name = "v4",
      .device_kind = "TPU v4",
-     .cores = 2,
      .devices = 1,
      .counted = 2,
      .peak = {.bf16_flops = 275 * kTera,
-              .fp8_flops = 0,
-              .int8_ops = 275 * kTera,
               .hbm_bytes = 32 * kGibi,
               .hbm_bandwidth = 1200 * kGiga,
               // All-reduce of a pod: 1.1 PB/s. The 2,400 Gbit/s that are told too would be 12 % more.
               .ici_bandwidth = 270 * kGiga,
               // "How To Scale Your Model", chapter 2 (jax-ml.github.io/scaling-book): 25 GB/s a host, of four chips.
-              .dcn_bandwidth = 50 * kGigabit},
+              .dcn_bandwidth = 50 * kGigabit,
+              .host_bandwidth = 16 * kGiga},
      .device_memory = 33'012'318'208,
      .on_chip_memory = 16 * kMebi,
      .links = 6,
@@ -47,16 +48,14 @@ constexpr std::array<Chip, 5> kChips = {{
      .name = "v5e",
      .libtpu_name = "v5e",
      .device_kind = "TPU v5 lite",
-     .cores = 1,
      .devices = 1,
      .counted = 1,
      .peak = {.bf16_flops = 197 * kTera,
-              .fp8_flops = 0,
-              .int8_ops = 393 * kTera,
               .hbm_bytes = 16 * kGibi,
               .hbm_bandwidth = 819 * kGiga,
               .ici_bandwidth = 200 * kGiga,
-              .dcn_bandwidth = 25 * kGigabit},  // 6.4 Tbit/s for the 256 chips of a pod
+              .dcn_bandwidth = 25 * kGigabit,  // 6.4 Tbit/s for the 256 chips of a pod
+              .host_bandwidth = 16 * kGiga},
      .device_memory = 16'909'205'504,
      .on_chip_memory = 128 * kMebi,
      .links = 4,
@@ -67,16 +66,14 @@ constexpr std::array<Chip, 5> kChips = {{
      .name = "v5p",
      .libtpu_name = "v5",
      .device_kind = "TPU v5",
-     .cores = 2,
      .devices = 1,
      .counted = 2,
      .peak = {.bf16_flops = 459 * kTera,
-              .fp8_flops = 459 * kTera,
-              .int8_ops = 918 * kTera,  // "How To Scale Your Model", chapter 2
               .hbm_bytes = 95 * kGibi,
               .hbm_bandwidth = 2765 * kGiga,
               .ici_bandwidth = 600 * kGiga,
-              .dcn_bandwidth = 50 * kGigabit},
+              .dcn_bandwidth = 50 * kGigabit,
+              .host_bandwidth = 16 * kGiga},
      .device_memory = 102'783'516'672,
      .on_chip_memory = 16 * kMebi,
      .links = 6,
@@ -87,16 +84,14 @@ constexpr std::array<Chip, 5> kChips = {{
      .name = "v6e",
      .libtpu_name = "v6e",
      .device_kind = "TPU v6 lite",
-     .cores = 1,
      .devices = 1,
      .counted = 1,
      .peak = {.bf16_flops = 918 * kTera,
-              .fp8_flops = 918 * kTera,
-              .int8_ops = 1836 * kTera,
               .hbm_bytes = 32 * kGibi,
               .hbm_bandwidth = 1638 * kGiga,
               .ici_bandwidth = 400 * kGiga,
-              .dcn_bandwidth = 100 * kGigabit},
+              .dcn_bandwidth = 100 * kGigabit,
+              .host_bandwidth = 32 * kGiga},
      .device_memory = 33'545'912'320,
      .on_chip_memory = 128 * kMebi,
      .links = 4,
@@ -107,16 +102,14 @@ constexpr std::array<Chip, 5> kChips = {{
      .name = "tpu7x",
      .libtpu_name = "tpu7x",
      .device_kind = "TPU7x",
-     .cores = 2,
      .devices = 2,
      .counted = 2,
      .peak = {.bf16_flops = 2307 * kTera,
-              .fp8_flops = 4614 * kTera,
-              .int8_ops = 0,
               .hbm_bytes = 192 * kGibi,
               .hbm_bandwidth = 7380 * kGiga,
               .ici_bandwidth = 600 * kGiga,
-              .dcn_bandwidth = 100 * kGigabit},
+              .dcn_bandwidth = 100 * kGigabit,
+              .host_bandwidth = 32 * kGiga},
      .device_memory = 101'715'017'728,
      .on_chip_memory = 64 * kMebi,
      .links = 6,
@@ -130,12 +123,11 @@ constexpr std::array<Chip, 5> kChips = {{
 Peak Chip::device_peak() const {
   const auto parts = static_cast<double>(devices);
   return {.bf16_flops = peak.bf16_flops / parts,
-          .fp8_flops = peak.fp8_flops / parts,
-          .int8_ops = peak.int8_ops / parts,
           .hbm_bytes = peak.hbm_bytes / parts,
           .hbm_bandwidth = peak.hbm_bandwidth / parts,
           .ici_bandwidth = peak.ici_bandwidth / parts,
-          .dcn_bandwidth = peak.dcn_bandwidth / parts};
+          .dcn_bandwidth = peak.dcn_bandwidth / parts,
+          .host_bandwidth = peak.host_bandwidth / parts};
 }
 
 double Chip::link_bandwidth() const { return peak.ici_bandwidth / static_cast<double>(links); }
@@ -149,4 +141,11 @@ const Chip& chip_of(Generation generation) {
   FLAMBEAU_CHECK(false, "every generation has a row in the table of chips");
 }
 
-}  // namespace flambeau::plan
+const Chip* chip_called(std::string_view device_kind) {
+  // Some plugins say "TPU v5 lite", others "TPU v5e"; of v5p, "TPU v5", which begins others' names.
+  for (const Chip& chip : kChips)
+    if (device_kind == chip.device_kind || (device_kind.starts_with("TPU ") && device_kind.substr(4) == chip.name)) return &chip;
+  return nullptr;
+}
+
+}  // namespace flambeau::runtime
