@@ -11,8 +11,7 @@ using hlo::compiled::Collective;
 using hlo::compiled::LoopRole;
 
 std::string place_of(LoopRole role) {
-  if (role == LoopRole::Other || role == LoopRole::Accumulation) return "outside of the layers";
-  return std::string(hlo::compiled::name_of(role));
+  return role == LoopRole::Other ? "outside of the layers" : std::string(hlo::compiled::name_of(role));
 }
 
 std::vector<CollectiveGroup> collective_groups(const hlo::compiled::Analysis& analysis, const hlo::compiled::MeshAxes& mesh,

@@ -11,7 +11,7 @@
 
 namespace flambeau::plan {
 
-// Where of the step a loop of that role stands, for people: "layers, forward", "outside of the layers".
+// Where of the step a loop of that role stands, for people: "layers, forward", "accumulation", "outside of the layers".
 std::string place_of(hlo::compiled::LoopRole role);
 
 // Most bytes first. `timeline`, of the same analysis, tells what runs beside something else.

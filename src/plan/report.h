@@ -45,7 +45,7 @@ struct CollectiveGroup {
   std::string axes;    // of the mesh: "shard", "replicate x shard"; "?" where the devices are no axis
   int64_t group_size = 0;
   std::string type;    // "bf16"
-  std::string place;   // "layers, forward", "layers, backward", "loss", "outside of the layers"
+  std::string place;   // "layers, forward", "layers, backward", "loss", "accumulation", "outside of the layers"
   double count = 0;    // executions a step
   double bytes = 0;    // a step, of the larger of operand and result, one device
   double overlapped = 0;  // of these bytes, what runs while something is computed
