@@ -79,6 +79,22 @@ TEST(ParseModule, ReadsWhatAnalysesNeed) {
   EXPECT_EQ(a.loops[0].trips, 7);
 }
 
+std::string config_at(int64_t place) { return ProtoWriter().bytes(99, ProtoWriter().integer(2, place).str()).str(); }
+
+TEST(ParseModule, GivesInstructionsWhatTheyShare) {
+  const std::string f32 = shape(kF32);
+  const std::string bytes = module({computation(1, {parameter(1, f32), instruction(2, "negate", f32, {1}, config_at(1)),
+                                                    instruction(3, "negate", f32, {2}, ProtoWriter().bytes(43, "own").str()),
+                                                    instruction(4, "negate", f32, {3}, config_at(0)), instruction(5, "negate", f32, {4}, config_at(1))},
+                                                5)}, 1);
+  std::vector<std::string> configs;
+  for (const auto& i : parse_module(bytes + ProtoWriter().bytes(22, "first").bytes(22, "second").str()).entry_computation().instructions)
+    configs.push_back(i.backend_config);
+  EXPECT_THAT(configs, ElementsAre("", "second", "own", "first", "second"));
+  EXPECT_THAT(refusal(bytes + ProtoWriter().bytes(22, std::string(size_t{200} << 20, 'x')).bytes(22, std::string(size_t{100} << 20, 'x')).str()),
+              HasSubstr("too large"));
+}
+
 TEST(ParseModule, RefusesWhatIsNoModule) {
   const std::string f32 = shape(kF32);
   auto entry = [](std::vector<std::string> instructions, int64_t root) {
@@ -123,6 +139,8 @@ TEST(ParseModule, RefusesWhatIsNoModule) {
                           ProtoWriter().bytes(93, ProtoWriter().bytes(2, ProtoWriter().integer(1, 3).str()).str()).str())},
              1),
        "axis of the mesh"},
+      {"a configuration that the module lacks", entry({instruction(1, "negate", f32, {}, config_at(0))}, 1), "configurations"},
+      {"a configuration before the first", entry({instruction(1, "negate", f32, {}, config_at(-2))}, 1), "configurations"},
       {"a dot of a dimension that is not there",
        entry({parameter(1, shape(kF32, {2})),
               instruction(2, "dot", f32, {1, 1}, ProtoWriter().bytes(30, ProtoWriter().integer(1, 5).str()).str())},

@@ -8,12 +8,16 @@ namespace flambeau::hlo::compiled {
 namespace {
 
 using Ids = std::vector<int64_t>;
+constexpr size_t kMostConfigBytes = size_t{1} << 28;  // of all instructions
+constexpr int64_t kOwnConfig = -1;                    // or none
+
 using IndexOf = std::unordered_map<int64_t, int>;
 
 // An instruction with references that are ids still.
 struct RawInstruction {
   Instruction instruction;
   int64_t id = 0;
+  int64_t config = kOwnConfig;  // its place among the module's
   Ids operands, called;
 };
 
@@ -21,6 +25,7 @@ struct RawComputation {
   Computation computation;
   int64_t id = 0, root = 0;
   std::vector<Ids> called;  // of each instruction
+  Ids configs;              // the same
   IndexOf instructions;
 };
 
@@ -44,6 +49,15 @@ SliceTransfer parse_transfer(std::string_view message) {
     if (key == "_xla_host_transfer_rendezvous") transfer.rendezvous = value;
   });
   return transfer;
+}
+
+// A configuration that several instructions share: {2 its place among the module's}.
+int64_t parse_config_place(std::string_view message) {
+  int64_t place = 0;
+  for_each_field(message, "HloInstructionProto.backend_config", [&](const ProtoReader& field) {
+    if (field.field() == 2) place = static_cast<int64_t>(field.integer());
+  });
+  return place;
 }
 
 RawInstruction parse_instruction(std::string_view message) {
@@ -81,6 +95,7 @@ RawInstruction parse_instruction(std::string_view message) {
       case 87: i.groups = parse_collective_device_list(field.bytes()); break;
       case 92: i.groups = parse_iota_replica_groups(field.bytes()); break;
       case 93: i.groups = parse_mesh_axes_replica_groups(field.bytes()); break;
+      case 99: raw.config = parse_config_place(field.bytes()); break;
       default: break;
     }
   });
@@ -111,6 +126,7 @@ void add_instruction(RawComputation& to, RawInstruction raw) {
   if (!to.instructions.emplace(raw.id, next_index(computation.instructions.size())).second)
     raise<InvalidArgument>("[hlo.parse] {}: expected ids that are unique, got {} again", i.name, raw.id);
   to.called.push_back(std::move(raw.called));
+  to.configs.push_back(raw.config);
   computation.instructions.push_back(std::move(i));
 }
 
@@ -165,6 +181,16 @@ Ids parse_aliases(std::string_view message) {
   return parameters;
 }
 
+// Gives an instruction its configuration of those that are shared; `bytes` counts what has been given.
+void take_config(Instruction& i, int64_t place, const std::vector<std::string_view>& configs, size_t& bytes) {
+  if (place == kOwnConfig) return;
+  if (place < 0 || static_cast<size_t>(place) >= configs.size())
+    raise<InvalidArgument>("[hlo.parse] {}: expected one of the module's {} configurations, got {}", i.name, configs.size(), place);
+  i.backend_config = configs[static_cast<size_t>(place)];
+  bytes += i.backend_config.size();
+  if (bytes > kMostConfigBytes) raise<InvalidArgument>("[hlo.parse] the configurations of instructions are too large");
+}
+
 // Raises when a computation calls itself, however far around.
 void check_calls(const std::vector<Computation>& computations) {
   enum class State { Unseen, Open, Done };
@@ -202,6 +228,7 @@ Module parse_module(std::string_view serialized) {
   IndexOf indices;
   int64_t entry = 0;
   std::string_view schedule;
+  std::vector<std::string_view> configs;
   for_each_field(serialized, "HloModuleProto", [&](const ProtoReader& field) {
     switch (field.field()) {
       case 1: module.name = field.bytes(); break;
@@ -213,14 +240,17 @@ Module parse_module(std::string_view serialized) {
       case 6: entry = static_cast<int64_t>(field.integer()); break;
       case 7: schedule = field.bytes(); break;
       case 8: module.aliased_parameters = parse_aliases(field.bytes()); break;
+      case 22: configs.push_back(field.bytes()); break;
       default: break;
     }
   });
   module.entry = index_of(indices, entry, "an entry computation", module.name);
   parse_schedule(schedule, raw, indices);
+  size_t config_bytes = 0;
   for (RawComputation& r : raw) {
     for (size_t i = 0; i < r.called.size(); ++i) {
       Instruction& instruction = r.computation.instructions[i];
+      take_config(instruction, r.configs[i], configs, config_bytes);
       for (const int64_t id : r.called[i])
         instruction.called.push_back(index_of(indices, id, "a computation to call", instruction.name));
     }
