@@ -8,7 +8,8 @@ The first prints the versions that a kernel depends on, the second writes JSON t
 torch. Exit code 3 and one line on standard error where JAX is absent or has no kernel for the shape. `flambeau` runs it when it compiles
 for a TPU, and keeps what it says in a cache (src/device/flash_kernels.h).
 
-What is written: for each of `forward`, `dq` and `dkv` a custom call: its configuration (the kernel), its operands, its results. An operand
+What is written: for each of `forward`, `dq` and `dkv` a custom call: its configuration (the kernel, with an estimate of what it costs,
+which the compiler schedules by), its operands, its results. An operand
 is an input by name, or a constant (0, 1, 2, ... where no values are said), whose dimension i becomes dimension dims[i] of `shape`. Inputs:
 query [B, H, S, E] (scaled already), key and value [B, K, S, E], documents [B, S], gradient and output like query, logsumexp and delta
 [B, H, S], delta the sum over E of gradient x output. Results have names where they matter: output, logsumexp (with a last dimension
@@ -17,17 +18,47 @@ of copies), dq, dk, dv. Kernels of one row have no dimension B: dims then begin 
 
 import argparse
 import json
+import math
 import sys
 
-FORMAT = 1
+FORMAT = 2
 NO_KERNEL = 3
 INPUTS = ("query", "key", "value", "gradient", "documents")
+BYTES = {"i8": 1, "i16": 2, "bf16": 2, "f16": 2, "i32": 4, "f32": 4}
+PRODUCTS = {"forward": 2, "dq": 3, "dkv": 4}  # of two blocks: scores and output; scores, their gradient, dq; the same, dk and dv
 
 
 def versions() -> str:
     from importlib import metadata
 
     return ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "jaxlib"))
+
+
+def cost(kernel: str, request: argparse.Namespace, arrays: list[tuple[list[int], int]]) -> dict:
+    """What one call of `kernel` ("forward", "dq", "dkv") computes and moves: FLOPs, transcendentals, bytes of HBM. A multiply-add is two
+    FLOPs; blocks that the diagonal crosses are computed whole, those beyond it left out. `arrays`: shape and bytes an element of each
+    operand and result."""
+    q, kv, length = request.block_q, request.block_kv, request.length
+    element = 2 if request.dtype == "bfloat16" else 4
+    blocks = sum(-(-(i + 1) * q // kv) for i in range(length // q))  # pairs that hold a score
+    heads = request.batch * request.heads
+    pairs = heads * blocks * q * kv
+    # An array is read once but for the blocks that go by in the inner loop: keys and values, or what belongs to queries.
+    if kernel == "dkv":
+        row, rows, whole = 2 * (request.head_dim * element + 4), q, heads * length  # query, gradient; logsumexp, delta
+    else:
+        row, rows, whole = 2 * request.head_dim * element, kv, request.batch * request.kv_heads * length
+    again = (heads * blocks * rows - whole) * row
+    return {"flops": 2 * PRODUCTS[kernel] * pairs * request.head_dim, "transcendentals": pairs,
+            "bytes_accessed": sum(math.prod(shape) * size for shape, size in arrays) + max(again, 0)}
+
+
+def with_cost(op, kernel: str, request: argparse.Namespace) -> str:
+    """The configuration of the custom call `op` with its cost."""
+    arrays = [(Module.shape(v), BYTES[Module.element(v)]) for v in (*op.operands, *op.results)]
+    config = json.loads(op.attributes["backend_config"].value)
+    config["custom_call_config"]["cost_estimate"] = cost(kernel, request, arrays)
+    return json.dumps(config, separators=(",", ":"))
 
 
 def lowered(request: argparse.Namespace):
@@ -79,8 +110,8 @@ class Module:
 
     def origin(self, value):
         """What `value` is a broadcast of: (kind, what, dims), dims[i] the dimension of `value` that dimension i has become, without
-        dimensions that were dropped: a first one of one row, a last one of copies. Kinds: input (its number), constant (its attribute), call (a custom call and the number of its
-        result), other (an operation)."""
+        dimensions that were dropped: a first one of one row, a last one of copies. Kinds: input (its number), constant (its attribute),
+        call (a custom call and the number of its result), other (an operation)."""
         kind, what, dims = self.source(value)
         return kind, what, [d for d in dims if d is not None]
 
@@ -132,7 +163,7 @@ class Unknown(Exception):
     """The module is not what is expected of this version of JAX."""
 
 
-def describe(module: Module) -> dict:
+def describe(module: Module, request: argparse.Namespace) -> dict:
     import numpy as np
 
     returned = [module.origin(v) for v in module.ending(module.main).operands]
@@ -161,12 +192,13 @@ def describe(module: Module) -> dict:
             return {"input": "delta", **result}
         raise Unknown(f"an operand comes from {what}")
 
-    def call(op):
-        return {"name": op.attributes["kernel_name"].value if "kernel_name" in op.attributes else "", "target": op.attributes["call_target_name"].value,
-                "config": op.attributes["backend_config"].value, "operands": [operand(v) for v in op.operands],
+    def call(op, kernel):
+        return {"target": op.attributes["call_target_name"].value, "config": with_cost(op, kernel, request),
+                "operands": [operand(v) for v in op.operands],
                 "results": [{"shape": module.shape(v), "type": module.element(v)} for v in op.results]}
 
-    calls = {"dq": (dq, call(dq)), "dkv": (dkv, call(dkv)), "forward": (forward, call(forward))}
+    # The forward pass last: what others take of it is named by then.
+    calls = {kernel: (op, call(op, kernel)) for kernel, op in (("dq", dq), ("dkv", dkv), ("forward", forward))}
     for op, description in calls.values():
         for index, result in enumerate(description["results"]):
             if (op, index) in names:
@@ -186,7 +218,7 @@ def main() -> int:
         if request.versions:
             print(versions())
             return 0
-        kernels = describe(Module(lowered(request)))
+        kernels = describe(Module(lowered(request)), request)
     except Exception as error:  # whatever it is, there is no kernel
         print(f"{type(error).__name__}: {' '.join(str(error).split())}"[:500], file=sys.stderr)
         return NO_KERNEL

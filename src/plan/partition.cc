@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "hlo/compiled/kernel_cost.h"
 
 namespace flambeau::plan {
 namespace {
@@ -29,6 +30,7 @@ class Partitioner {
       case Op::DotGeneral: dot(); break;
       case Op::Convolution: convolution(); break;
       case Op::Reduce: reduce(); break;
+      case Op::CustomCall: kernel(); break;
       case Op::ShardingConstraint:
         reshard(node_.operands[0], layouts_.of(node_.operands[0]), layouts_.of(node_.results[0]));
         break;
@@ -159,6 +161,14 @@ class Partitioner {
         sum_result(node_.results[i], made, summed, /*windowed=*/false);
       }
     }
+  }
+
+  // Made for the parts of one device.
+  void kernel() {
+    const auto* config = node_.find("backend_config");
+    const auto* text = config == nullptr ? nullptr : std::get_if<std::string>(config);
+    if (text != nullptr) share_.flops = hlo::compiled::kernel_cost(*text).flops;
+    elementwise();
   }
 
   void manual() {

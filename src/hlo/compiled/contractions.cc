@@ -1,10 +1,9 @@
 // contraction_flops: two for each multiply-add that counts. A compiler for matrix units turns dots into convolutions,
 // where what is padding or lies between dilated elements is not multiplied.
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 
 #include "base/error.h"
+#include "hlo/compiled/kernel_cost.h"
 #include "hlo/compiled/scope.h"
 
 namespace flambeau::hlo::compiled {
@@ -72,25 +71,10 @@ double convolution_flops(const Scope& scope, const Instruction& convolution) {
   return flops;
 }
 
-// What a kernel's author says that it multiplies: {"custom_call_config":{...,"cost_estimate":{"flops":"123",...}}}, the number
-// with or without quotes. Nothing else tells: its body is not HLO.
-double noted_flops(std::string_view backend_config) {
-  for (const std::string_view key : {"\"cost_estimate\"", "\"flops\"", ":"}) {
-    const size_t at = backend_config.find(key);
-    if (at == std::string_view::npos) return 0;
-    backend_config.remove_prefix(at + key.size());
-  }
-  const size_t digit = backend_config.find_first_not_of(" \"");
-  if (digit == std::string_view::npos) return 0;
-  int64_t flops = 0;
-  std::from_chars(backend_config.data() + digit, backend_config.data() + backend_config.size(), flops);
-  return flops > 0 ? static_cast<double>(flops) : 0;
-}
-
 }  // namespace
 
 double contraction_flops(const Scope& scope, const Instruction& i) {
-  if (i.opcode == "custom-call") return noted_flops(i.backend_config);
+  if (i.opcode == "custom-call") return kernel_cost(i.backend_config).flops;
   if (i.operands.size() < 2) return 0;
   if (i.opcode == "dot") return dot_flops(scope, i);
   if (i.opcode == "convolution" && i.convolution) return convolution_flops(scope, i);

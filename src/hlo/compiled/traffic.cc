@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "hlo/compiled/kernel_cost.h"
 #include "hlo/compiled/scope.h"
 
 namespace flambeau::hlo::compiled {
@@ -177,6 +178,14 @@ Traffic fusion_traffic(const Module& module, const Scope& outer, const Instructi
   return traffic;
 }
 
+// What a kernel says that it moves beyond reading each operand and writing each result once.
+double read_again(const Scope& scope, const Instruction& kernel) {
+  double once = 0;
+  for (const Shape* result : results_of(kernel)) once += static_cast<double>(result->bytes());
+  for (const int operand : kernel.operands) once += static_cast<double>(scope.at(operand).shape.bytes());
+  return std::max(0.0, kernel_cost(kernel.backend_config).bytes - once);
+}
+
 }  // namespace
 
 bool awaits_operands(const Instruction& i) { return i.opcode == "async-start" && i.operands.empty() && i.called.size() == 1; }
@@ -216,6 +225,7 @@ Traffic traffic(const Module& module, const Scope& scope, const Instruction& i) 
     if (place == 0 && takes_part_of(i.opcode)) traffic.read += std::min(whole, static_cast<double>(i.shape.laid_out_bytes()));
     else traffic.read += whole;
   }
+  if (i.opcode == "custom-call") traffic.read += read_again(scope, i);
   return traffic;
 }
 

@@ -48,6 +48,9 @@ std::pair<double, double> moved(const std::vector<std::string>& computations, in
 TEST(Traffic, OfSingleInstructions) {
   const std::string on_chip = placed(kF32, {4, 1024}, 1), pair = tuple({kArray, on_chip, shape(kS32)});
   auto target = [](const char* name) { return ProtoWriter().bytes(28, name).str(); };
+  auto noted = [](const std::string& bytes) {
+    return ProtoWriter().bytes(43, R"({"custom_call_config":{"cost_estimate":{"flops":1,"bytes_accessed":)" + bytes + "}}}").str();
+  };
   const struct {
     const char* what;
     std::string instruction;
@@ -65,6 +68,8 @@ TEST(Traffic, OfSingleInstructions) {
       {"a reduction's start", instruction(9, "all-reduce-start", kArray, {1}), kBytes, kBytes},
       {"an allocation", instruction(9, "custom-call", kArray, {}, target("AllocateBuffer")), 0, 0},
       {"a kernel", instruction(9, "custom-call", kArray, {1}, target("tpu_custom_call")), kBytes, kBytes},
+      {"a kernel that reads again", instruction(9, "custom-call", kArray, {1}, noted("50000")), 50000 - kBytes, kBytes},
+      {"a kernel that says less than its arrays", instruction(9, "custom-call", kArray, {1}, noted("50")), kBytes, kBytes},
   };
   for (const auto& c : kCases) {
     EXPECT_THAT(moved({computation(1,
