@@ -1,6 +1,8 @@
 #include <chrono>
 #include <filesystem>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/process.h"
+#include "base/text.h"
 
 namespace flambeau {
 namespace {
@@ -22,6 +25,23 @@ TEST(DType, NamesGoBothWays) {
     EXPECT_GT(byte_size(dtype), 0);
   }
   EXPECT_EQ(parse_torch_name("float33"), std::nullopt);
+}
+
+TEST(Text, IsTakenApart) {
+  const struct {
+    const char* text;
+    std::vector<std::string> parts;
+  } kCases[] = {{"", {""}}, {"a", {"a"}}, {"a,b", {"a", "b"}}, {",a,", {"", "a", ""}}};
+  for (const auto& c : kCases) EXPECT_EQ(split(c.text, ','), c.parts) << c.text;
+  EXPECT_EQ(trimmed(" \ta b\n"), "a b");
+  EXPECT_EQ(trimmed(" \n"), "");
+  int64_t integer = 0;
+  double real = 0;
+  EXPECT_TRUE(parse_whole("-12", integer));
+  EXPECT_EQ(integer, -12);
+  EXPECT_TRUE(parse_whole("1e3", real));
+  EXPECT_EQ(real, 1000);
+  for (const char* text : {"", "12 ", " 12", "12x", "99999999999999999999"}) EXPECT_FALSE(parse_whole(text, integer)) << text;
 }
 
 TEST(Hash, LengthsCount) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -86,6 +87,11 @@ int64_t Child::memory() const {
 }
 
 // ---- from its beginning to its end ----------------------------------------------------------------------------------------
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 ProcessResult run_process(const std::vector<std::string>& command, std::chrono::seconds time_limit) {
   const Scratch output, error;

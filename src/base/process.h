@@ -1,4 +1,4 @@
-// Running another program and reading what it writes.
+// Running another program and reading what it writes, and what this one was told by the environment.
 #pragma once
 
 #include <chrono>
@@ -29,6 +29,9 @@ class Child {
   std::string name_;
   pid_t pid_ = 0;  // 0: it has been waited for
 };
+
+// The value of an environment variable; empty where it is not set.
+std::string environment(const char* name);
 
 struct ProcessResult {
   int exit_code = 0;       // of a program that ended by itself; 128 + signal of one that was ended

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/scope.h"
 
 namespace flambeau::device {
 namespace {
@@ -47,6 +49,40 @@ struct Regression {
 Tensors batch(int i, at::Device device) {
   at::Tensor x = (at::arange(8, at::kFloat).view({4, 2}) * (i + 1)).sin();
   return {x.to(device), at::ones({3, 2}).to(device), at::full({}, 0.01 / (i + 1), at::kFloat).to(device)};
+}
+
+// Notes the scope that its gradient is computed in.
+struct Noting : torch::autograd::Function<Noting> {
+  static inline std::vector<std::string> noted;
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list& gradients) {
+    noted.push_back(current_scope());
+    return {gradients[0] * 2};
+  }
+};
+
+TEST(Capture, GradientsAreInTheScopeOfWhatTheyAreOf) {
+  const at::Tensor w = at::ones({3}, on_tpu()).requires_grad_();
+  Capture capture("scopes", [&](const Tensors&) -> Tensors {
+    Noting::noted.clear();
+    const at::AutoGradMode enabled(true);
+    at::Tensor x = w;
+    {
+      const Scope outer("a");
+      x = Noting::apply(x);
+      {
+        const Scope inner("b");
+        EXPECT_EQ(current_scope(), "a/b");
+        x = Noting::apply(x);
+      }
+      EXPECT_EQ(current_scope(), "a");
+      x = Noting::apply(x);
+    }
+    EXPECT_EQ(current_scope(), "");
+    return torch::autograd::grad({Noting::apply(x).sum()}, {w});
+  });
+  capture.prepare({});
+  EXPECT_THAT(Noting::noted, testing::ElementsAre("backward", "backward/a", "backward/a/b", "backward/a"));
 }
 
 TEST(Capture, ReplaysWithChangingInputsAndState) {

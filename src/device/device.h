@@ -40,8 +40,11 @@ runtime::TensorRef ref_of(const at::Tensor& tensor);
 std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
-// The first result of an op that PyTorch's dispatcher does not know.
+// The first result of an op that PyTorch's dispatcher does not know, and all of them.
 at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
+std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
+// An optional argument of such a call: none where `tensor` is undefined.
+runtime::CallArgument ref_or_none(const at::Tensor& tensor);
 
 // ---- random numbers -------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -27,14 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kFormat = 1;  // of a file; python/flambeau/tpu_attention.py has it too
+constexpr int kFormat = 2;  // of a file; python/flambeau/tpu_attention.py has it too
 constexpr int64_t kLanes = 128, kLongestBlock = 512;
 constexpr size_t kLargestFile = size_t{64} << 20;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 fs::path cache_folder() {
   if (const auto given = environment("FLAMBEAU_CACHE"); !given.empty()) return fs::path(given) / "tpu_attention";
@@ -54,7 +48,11 @@ std::string told(const ProcessResult& result) {
 ProcessResult run_helper(const fs::path& python, std::vector<std::string> arguments, std::chrono::seconds limit) {
   std::vector<std::string> command{python.string(), "-c", kTpuAttentionScript};
   command.insert(command.end(), std::make_move_iterator(arguments.begin()), std::make_move_iterator(arguments.end()));
-  return run_process(command, limit);
+  try {
+    return run_process(command, limit);
+  } catch (const IoError& e) {  // no such Python
+    return {.exit_code = 127, .timed_out = false, .output = {}, .error = e.what()};
+  }
 }
 
 // The Python that has JAX, and the versions that kernels depend on; none: `why` says why.
@@ -141,9 +139,18 @@ void check(const FlashKernels& kernels, const FlashShape& s) {
   ops::kFlashAttentionBackward.lower(b, backward, nullptr);
 }
 
+// Of a text from outside, which nlohmann's dump() would follow to any depth. json::exception for what is no JSON.
+json parse_shallow(const std::string& text) {
+  static constexpr int kDeepest = 16;
+  return json::parse(text, [](int depth, json::parse_event_t, const json&) {
+    if (depth > kDeepest) raise<InvalidArgument>("[flash_attention] expected a text of at most {} levels, got more", kDeepest);
+    return true;
+  });
+}
+
 // InvalidArgument for a text that does not describe kernels of this shape.
 FlashKernels parse(const std::string& text, const FlashShape& shape, const std::string& versions) try {
-  const json content = json::parse(text);
+  const json content = parse_shallow(text);
   if (content.at("format") != kFormat || content.at("versions") != versions)
     raise<InvalidArgument>("[flash_attention] expected kernels of format {} by {}", kFormat, versions);
   FlashKernels kernels{content.at("forward").dump(), content.at("dq").dump(), content.at("dkv").dump()};

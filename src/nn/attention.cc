@@ -1,10 +1,11 @@
 #include "nn/attention.h"
 
-#include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -72,11 +73,30 @@ struct Layout {
   }
 };
 
+using Placement = hlo::Sharding Layout::*;
+
 // `body` of the local parts on a mesh, of the tensors themselves elsewhere. The partitioner would have to find out what the loop
-// does with each dimension.
-Tensors on_own_part(const Tensors& inputs, const std::vector<hlo::Sharding>& in, const std::vector<hlo::Sharding>& out,
-                    const spmd::ManualBody& body) {
-  return spmd::can_be_manual() ? spmd::manual(inputs, in, out, body) : body(inputs);
+// does with each dimension. Tensors are said with how they lie; undefined ones the body is given as they are.
+Tensors on_own_part(const at::Tensor& k_BKSE, const std::vector<std::pair<at::Tensor, Placement>>& inputs,
+                    const std::vector<Placement>& results, const std::function<Tensors(const Tensors&)>& body) {
+  Tensors all, defined;
+  for (const auto& [tensor, placement] : inputs) {
+    all.push_back(tensor);
+    if (tensor.defined()) defined.push_back(tensor);
+  }
+  if (!spmd::can_be_manual()) return body(all);
+  const Layout layout(k_BKSE);
+  std::vector<hlo::Sharding> in, out;
+  for (const auto& [tensor, placement] : inputs)
+    if (tensor.defined()) in.push_back(layout.*placement);
+  for (const Placement placement : results) out.push_back(layout.*placement);
+  return spmd::manual(defined, in, out, [&](const Tensors& parts) {
+    Tensors local = all;
+    size_t next = 0;
+    for (at::Tensor& tensor : local)
+      if (tensor.defined()) tensor = parts[next++];
+    return body(local);
+  });
 }
 
 // Where flash was asked for; where it was only the first choice, in the log for those who look.
@@ -85,7 +105,7 @@ void say_once(const std::string& why, bool asked) {
   static auto* said = new std::set<std::string>;
   const std::lock_guard lock(mutex);
   if (!said->insert(why).second) return;
-  if (asked) log_warning("attention is chunked instead of flash: {}", why);
+  if (asked) log_warning("attention is chunked instead of flash: {}; model.attention = \"chunked\" says so without this warning", why);
   else log_debug("attention is chunked instead of flash: {}", why);
 }
 
@@ -109,42 +129,27 @@ std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, con
 }
 
 Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionOptions& options) {
-  Tensors inputs{q, k, v};
-  std::vector<hlo::Sharding> in, out;
-  if (documents.defined()) inputs.push_back(documents);
-  if (spmd::can_be_manual()) {
-    const Layout layout(k);
-    in = {layout.heads, layout.heads, layout.heads};
-    if (documents.defined()) in.push_back(layout.documents);
-    out = {layout.heads, layout.rows};
-  }
-  return on_own_part(inputs, in, out, [&](const Tensors& t) -> Tensors {
-    const at::Tensor own_documents = t.size() > 3 ? t[3] : at::Tensor();
-    const auto kernels = kernels_for(t[0], t[1], own_documents, options);
-    const auto results = kernels ? device::flash_attention(t[0], t[1], t[2], own_documents, *kernels)
-                                 : device::causal_attention(t[0], t[1], t[2], own_documents, options.blocks);
+  const auto body = [&](const Tensors& t) -> Tensors {
+    const auto kernels = kernels_for(t[0], t[1], t[3], options);
+    const auto results = kernels ? device::flash_attention(t[0], t[1], t[2], t[3], *kernels)
+                                 : device::causal_attention(t[0], t[1], t[2], t[3], options.blocks);
     return {results[0], results[1]};
-  });
+  };
+  const Placement heads = &Layout::heads;
+  return on_own_part(k, {{q, heads}, {k, heads}, {v, heads}, {documents, &Layout::documents}}, {heads, &Layout::rows}, body);
 }
 
+// `saved`: query, key, value, output, logsumexp, documents.
 Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionOptions& options) {
-  const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &logsumexp = saved[4], &documents = saved[5];
-  Tensors inputs{gradient, q, k, v, out, logsumexp};
-  std::vector<hlo::Sharding> in, gradients;
-  if (documents.defined()) inputs.push_back(documents);
-  if (spmd::can_be_manual()) {
-    const Layout layout(k);
-    in = {layout.heads, layout.heads, layout.heads, layout.heads, layout.heads, layout.rows};
-    if (documents.defined()) in.push_back(layout.documents);
-    gradients = {layout.heads, layout.heads, layout.heads};
-  }
-  return on_own_part(inputs, in, gradients, [&](const Tensors& t) -> Tensors {
-    const at::Tensor own_documents = t.size() > 6 ? t[6] : at::Tensor();
-    const auto kernels = kernels_for(t[1], t[2], own_documents, options);
-    const auto results = kernels ? device::flash_attention_backward(t[0], t[1], t[2], t[3], own_documents, t[4], t[5], *kernels)
-                                 : device::causal_attention_backward(t[0], t[1], t[2], t[3], own_documents, t[4], t[5], options.blocks);
+  const auto body = [&](const Tensors& t) -> Tensors {
+    const auto kernels = kernels_for(t[1], t[2], t[6], options);
+    const auto results = kernels ? device::flash_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], *kernels)
+                                 : device::causal_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], options.blocks);
     return {results[0], results[1], results[2]};
-  });
+  };
+  const Placement heads = &Layout::heads;
+  return on_own_part(saved[1], {{gradient, heads}, {saved[0], heads}, {saved[1], heads}, {saved[2], heads}, {saved[3], heads},
+                                {saved[4], &Layout::rows}, {saved[5], &Layout::documents}}, {heads, heads, heads}, body);
 }
 
 // `documents` may be undefined, which no argument of a function that autograd sees may be.

@@ -56,9 +56,9 @@ Value without_rows(Builder& b, Value x) {
   return b.reshape(x, {dims.begin() + 1, dims.end()});
 }
 
-using Inputs = std::map<std::string, Value, std::less<>>;
+using Named = std::map<std::string, Value, std::less<>>;
 
-Value operand(Builder& b, const json& text, const Inputs& inputs) {
+Value operand(Builder& b, const json& text, const Named& inputs) {
   const hlo::Type type = type_of(text);
   Value source;
   if (text.contains("constant")) {
@@ -75,7 +75,7 @@ Value operand(Builder& b, const json& text, const Inputs& inputs) {
 }
 
 // The results that have names.
-std::map<std::string, Value, std::less<>> call(Builder& b, const std::string& kernel, const Inputs& inputs) try {
+Named call(Builder& b, const std::string& kernel, const Named& inputs) try {
   const json text = json::parse(kernel);
   std::vector<Value> operands;
   for (const json& o : text.at("operands")) operands.push_back(operand(b, o, inputs));
@@ -84,7 +84,7 @@ std::map<std::string, Value, std::less<>> call(Builder& b, const std::string& ke
   if (call.target != "tpu_custom_call" || call.opaque.empty()) refuse("a call of something else than a TPU kernel");
   for (const json& r : text.at("results")) call.results.push_back(type_of(r));
   const std::vector<Value> results = b.custom_call(operands, call);
-  std::map<std::string, Value, std::less<>> named;
+  Named named;
   for (size_t i = 0; i < results.size(); ++i)
     if (const json& r = text.at("results")[i]; r.contains("name")) named[r.at("name").get<std::string>()] = results[i];
   return named;
@@ -92,7 +92,7 @@ std::map<std::string, Value, std::less<>> call(Builder& b, const std::string& ke
   refuse(fmt::format("a text that is none ({})", e.what()));
 }
 
-Value result(Builder& b, const std::map<std::string, Value, std::less<>>& results, std::string_view name, const hlo::Type& type) {
+Value result(Builder& b, const Named& results, std::string_view name, const hlo::Type& type) {
   const auto found = results.find(name);
   if (found != results.end() && type.dims.front() == 1 && found->second.rank() == type.rank() - 1) {
     Dims dims = found->second.type().dims;
@@ -104,8 +104,8 @@ Value result(Builder& b, const std::map<std::string, Value, std::less<>>& result
   return found->second;
 }
 
-Inputs inputs_of(Value query, Value key, Value value, const std::optional<Value>& documents) {
-  Inputs inputs{{"query", query}, {"key", key}, {"value", value}};
+Named inputs_of(Value query, Value key, Value value, const std::optional<Value>& documents) {
+  Named inputs{{"query", query}, {"key", key}, {"value", value}};
   if (documents) inputs["documents"] = *documents;
   return inputs;
 }
@@ -116,10 +116,9 @@ std::array<Value, 2> flash_attention(Builder& b, Value query, Value key, Value v
   const hlo::Type rows{DType::F32, {query.dim(0), query.dim(1), query.dim(2)}};
   const auto lse = results.find("logsumexp");
   // A matrix unit's lanes are all written; one is read.
-  if (lse != results.end() && lse->second.rank() > 2) {
-    const int64_t last = lse->second.rank() - 1;
-    const bool has_copies = last == 3 || (query.dim(0) == 1 && lse->second.type().dims != rows.dims);
-    if (has_copies) lse->second = b.reshape(b.slice_dim(lse->second, last, 0, 1), rows.dims);
+  if (lse != results.end() && lse->second.type().elements() > rows.elements()) {
+    const Value one = b.slice_dim(lse->second, lse->second.rank() - 1, 0, 1);
+    if (one.type().elements() == rows.elements()) lse->second = b.reshape(one, rows.dims);
   }
   return {result(b, results, "output", query.type()), result(b, results, "logsumexp", rows)};
 }
@@ -127,7 +126,7 @@ std::array<Value, 2> flash_attention(Builder& b, Value query, Value key, Value v
 std::array<Value, 3> flash_attention_backward(Builder& b, Value gradient, Value query, Value key, Value value,
                                               std::optional<Value> documents, Value output, Value logsumexp,
                                               const std::string& dq_kernel, const std::string& dkv_kernel) {
-  Inputs inputs = inputs_of(query, key, value, documents);
+  Named inputs = inputs_of(query, key, value, documents);
   inputs["gradient"] = gradient;
   inputs["output"] = output;
   inputs["logsumexp"] = logsumexp;

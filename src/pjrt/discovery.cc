@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "pjrt/pjrt.h"
 
 namespace flambeau::pjrt {
@@ -28,11 +29,6 @@ constexpr Package kPackages[] = {
     {"xla-cpu", "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so", "xla-cpu-pjrt"},
     {"fast-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so", "--no-deps fastatomstruct-xla-cpu"},
 };
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // lib/python3.*/site-packages of a virtual environment; empty when there is none.
 fs::path site_packages_of(const fs::path& environment) {

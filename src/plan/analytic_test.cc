@@ -226,6 +226,19 @@ TEST(Analytic, TellsLoopsByTheirSites) {
   EXPECT_EQ(plan.flops_at, want);
 }
 
+TEST(Analytic, BelievesAKernelsOwnCount) {
+  Program p({{"a", 2}});
+  const Value x = p.parameter({8, 8}, {{"a"}, {}});
+  const Sharding split = sharding({{"a"}, {}});
+  const auto last = p.b.for_loop(3, std::array{x}, [&](Builder& b, std::span<const Value> carry) {
+    return b.manual_computation(std::array{carry[1]}, std::array{split}, std::array{split}, {"a"}, [](Builder& inner, std::span<const Value> own) {
+      return inner.custom_call(own, {.target = "tpu_custom_call", .results = {own[0].type()},
+                                     .opaque = R"({"custom_call_config":{"cost_estimate":{"flops":123,"bytes_accessed":1}}})"});
+    });
+  });
+  EXPECT_EQ(p.analyze({last[0]}).work.flops, 3.0 * 123);
+}
+
 // ---- memory -------------------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kMiB = 1 << 20;
@@ -395,8 +408,7 @@ TEST(Analytic, RingsReadOneOperandAgain) {
 TEST(Analytic, Llama1B) {
   const Pod pod = parse_pod("v5e:2x4");
   const train::Config config = train::load_config("configs/llama3/1b.toml");
-  const runtime::Target target{.platform = "tpu", .generation = std::string(pod.chip().device_kind), .device_count = 8,
-                               .api_version = {0, 117}, .ffi = false, .host_memory = true};
+  const auto target = runtime::Target::tpu_elsewhere(pod.chip().device_kind, pod.devices());
   const StepProgram step = record_step(config, target);
   const AnalyticPlan plan = analyze_step(step, pod.generation);
 

@@ -19,15 +19,6 @@ namespace {
 // Of host memory: less is what every program has, not activations that are kept there.
 constexpr int64_t kNotableHostBytes = int64_t{16} << 20;
 
-runtime::Target target_of(const Pod& pod) {
-  return {.platform = "tpu",
-          .generation = std::string(pod.chip().device_kind),
-          .device_count = static_cast<int>(pod.devices()),
-          .api_version = {0, 117},  // of the libtpu that is pinned; it decides flags only
-          .ffi = false,
-          .host_memory = true};
-}
-
 // Axes of the mesh along which devices of different slices meet: devices are numbered slice by slice.
 std::vector<std::string> axes_across_slices(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh) {
   std::vector<std::string> across;
@@ -124,7 +115,7 @@ uint64_t Planner::fingerprint() const {
 }
 
 Draft Planner::record(const train::Config& config) const {
-  Draft draft{.config = config, .step = record_step(config, target_of(pod_)), .report = {}};
+  Draft draft{.config = config, .step = record_step(config, runtime::Target::tpu_elsewhere(pod_.chip().device_kind, pod_.devices())), .report = {}};
   const StepProgram& step = draft.step;
   const train::Batching& batching = step.batching;
   Report& r = draft.report;

@@ -8,7 +8,7 @@ namespace flambeau::plan {
 namespace {
 
 // The one of all tests of this program: an engine keeps its target.
-const runtime::Target kTarget{.platform = "tpu", .generation = "TPU v5 lite", .device_count = 8, .api_version = {0, 117}, .host_memory = true};
+const runtime::Target kTarget = runtime::Target::tpu_elsewhere("TPU v5 lite", 8);
 
 TEST(StepProgram, IsCompiledWithTheOptionsOfTheConfiguration) {
   train::Config config;

@@ -1,33 +1,21 @@
 #include "runtime/compile_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace flambeau::runtime {
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\n");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\n") + 1 - begin);
-}
 
 bool is_option_name(std::string_view name) {
   constexpr std::string_view kPrefix = "xla_";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
-}
-
-template <class T>
-bool parse_whole(std::string_view text, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc{} && end == text.data() + text.size();
 }
 
 pjrt::CompileFlags::mapped_type value_of(std::string_view text) {
@@ -44,10 +32,8 @@ pjrt::CompileFlags::mapped_type value_of(std::string_view text) {
 pjrt::CompileFlags parse_compile_options(std::string_view text) {
   pjrt::CompileFlags flags;
   if (trimmed(text).empty()) return flags;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    const std::string_view entry = trimmed(text.substr(begin, comma - begin));
-    begin = comma + 1;
+  for (const std::string& part : split(text, ',')) {
+    const std::string_view entry = trimmed(part);
     const size_t equals = std::min(entry.find('='), entry.size());
     const std::string_view name = trimmed(entry.substr(0, equals)), value = trimmed(entry.substr(std::min(equals + 1, entry.size())));
     if (!is_option_name(name) || value.empty()) {

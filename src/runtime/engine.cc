@@ -89,7 +89,8 @@ Engine::Engine(const EngineOptions& options) : options_(options) {
 
 const pjrt::Client& Engine::client() const {
   if (!client_)
-    raise<InvalidArgument>("[engine] programs are made for {} devices '{}' that are not here, so nothing can run or be read",
+    raise<InvalidArgument>("[engine] programs are made for {} devices '{}' that are not here, so nothing can run or be read; only record "
+                           "and compile, or start with a plugin of this machine",
                            target_.device_count, target_.generation);
   return *client_;
 }

@@ -73,7 +73,6 @@ class Engine {
 
   // InvalidArgument when the target is not here.
   const pjrt::Client& client() const;
-  bool target_is_here() const { return client_ != nullptr; }
 
   // Lays a mesh over the first devices of the plugin: from then on every value is a global array and every program runs on all
   // devices of the mesh; a tensor that is told no sharding is replicated. None: back to one device. InvalidArgument while

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "hlo/sharding.h"
 #include "runtime/views.h"
 
@@ -38,16 +39,6 @@ Value write(Builder& b, Value base, Value contents, const Dims& sizes, const Dim
   return b.reshape(reinterpret_elements(b, flat, base.dtype()), base.dims());
 }
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(separator, at), text.size());
-    parts.emplace_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return parts;
-}
-
 Value shard_hint(Builder& b, Value x, const std::string& sharding) {
   return b.sharding_constraint(x, decode_sharding(sharding, x.rank()));
 }
@@ -66,7 +57,7 @@ std::vector<Dims> groups_along(const hlo::Mesh& mesh, const std::vector<std::str
 }
 
 std::vector<Dims> groups_of(Builder& b, const std::string& axes) {
-  const std::vector<std::string> names = split(axes, ',');
+  const std::vector<std::string> names = flambeau::split(axes, ',');
   if (std::string fault = hlo::sharding_fault({{}, names}, b.graph().mesh(), 0); !fault.empty())
     raise<InvalidArgument>("[collective] {}", fault);
   return groups_along(*b.graph().mesh(), names);
@@ -105,9 +96,9 @@ std::string encode_sharding(const hlo::Sharding& sharding) {
 hlo::Sharding decode_sharding(std::string_view text, int64_t rank) {
   hlo::Sharding sharding;
   if (rank > 0)
-    for (const std::string& dim : split(text, ';')) {
+    for (const std::string& dim : flambeau::split(text, ';')) {
       sharding.dims.emplace_back();
-      if (!dim.empty()) sharding.dims.back().axes = split(dim, ',');
+      if (!dim.empty()) sharding.dims.back().axes = flambeau::split(dim, ',');
     }
   return sharding;
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace flambeau::runtime {
 namespace {
@@ -94,12 +95,8 @@ double multiplications(const Trace& trace, const Call& call) {
 
 std::vector<std::string> parse_kept_ops(std::string_view text) {
   std::vector<std::string> ops;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    std::string_view name = text.substr(begin, end - begin);
-    begin = end + 1;
-    while (name.starts_with(' ')) name.remove_prefix(1);
-    while (name.ends_with(' ')) name.remove_suffix(1);
+  for (const std::string& part : flambeau::split(text, ',')) {
+    std::string_view name = trimmed(part);
     if (name.starts_with("aten::")) name = base_name(name);
     if (!groups().contains(name) && !in_table(name))
       raise<InvalidArgument>("[activation_checkpoint.selective_ops] expected matmul, mm, bmm, attention, or an op by PyTorch's name such "

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "pjrt/pjrt.h"
 #include "pjrt/test_util.h"
+#include "pjrt/topology_compiler.h"
 #include "pjrt/testing/fake_plugin.h"
 #include "runtime/internal_ops.h"
 #include "runtime/lower.h"
@@ -258,12 +259,7 @@ Lowered program_of(const JointLoop& joint, const KeepPolicy& policy) {
 }
 
 void compile_for_v5e() {
-  for (const char* name : {"TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"}) setenv(name, "1", 1);
-  setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4", 1);
-  setenv("TPU_WORKER_ID", "0", 1);
-  setenv("TPU_WORKER_HOSTNAMES", "localhost", 1);
-  unsetenv("XLA_FLAGS");
-  unsetenv("LIBTPU_INIT_ARGS");
+  pjrt::prepare_to_compile_for_tpu();
   const auto topology = pjrt::Topology::create(pjrt::Plugin::load(pjrt::find_plugin("tpu")), "v5e:2x2x1");
   EXPECT_TRUE(Target::of(*topology).host_memory);
   Body body;

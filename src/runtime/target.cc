@@ -33,6 +33,15 @@ Target Target::of(const pjrt::Topology& topology) {
   return target;
 }
 
+Target Target::tpu_elsewhere(std::string_view device_kind, int64_t device_count) {
+  return {.platform = "tpu",
+          .generation = std::string(device_kind),
+          .device_count = static_cast<int>(device_count),
+          .api_version = {0, 117},  // decides options only
+          .ffi = false,
+          .host_memory = true};
+}
+
 uint64_t Target::hash() const {
   return Hasher().add(platform).add(generation).add(device_count).add(ffi).value();
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "pjrt/pjrt.h"
@@ -20,6 +21,8 @@ struct Target {
 
   static Target of(const pjrt::Client& client);
   static Target of(const pjrt::Topology& topology);
+  // TPUs of a device kind ("TPU v5 lite") that are not here, as the libtpu that is pinned would tell of them.
+  static Target tpu_elsewhere(std::string_view device_kind, int64_t device_count);
   uint64_t hash() const;
   friend bool operator==(const Target&, const Target&) = default;
 };

@@ -1,7 +1,6 @@
 #include "train/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "runtime/compile_options.h"
 
 namespace flambeau::train {
@@ -315,12 +315,6 @@ std::string expectation(const Key& key) {
                          usual ? fmt::format("the default is {}", literal(*usual)) : "leave it out for the default");
 }
 
-template <class T>
-bool parse_whole(std::string_view text, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc{} && end == text.data() + text.size();
-}
-
 }  // namespace
 
 std::span<const Key> keys() { return table(); }
@@ -522,8 +516,8 @@ void check_config(const Config& config) {
     raise_in_config(config, e.what());
   }
   if (!compile_options(config).empty() && config.device == "cpu") {
-    raise_in_config(config, "compile.options: expected none while device = \"cpu\" (plain PyTorch compiles nothing), got some; remove "
-                            "them, or set device = \"tpu\"");
+    raise_in_config(config, fmt::format("compile.options: expected none while device = \"cpu\" (plain PyTorch compiles nothing), got "
+                                        "\"{}\"; remove them, or set device = \"tpu\"", config.compile.options));
   }
   if (config.validator.enable && config.data.held_out == 0) {
     raise_in_config(config, "data.held_out: expected more than 0 while validator.enable = true; set it to 0.05, for example");

@@ -121,18 +121,21 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
   show("tok_embeddings", x_BSD);
   const auto attend = [&](const Layer& layer, const at::Tensor& x) { return residual(x + attention_block(layer, x, table, attention)); };
   const auto feed = [&](const Layer& layer, const at::Tensor& x) { return residual(x + feed_forward_block(layer, x)); };
-  const Scope scope("layers");
-  if (scan_ && !probe) {
-    x_BSD = layers_.scan(x_BSD, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
-  } else {
-    x_BSD = layers_.apply(x_BSD, [&](const Layer& layer, at::Tensor x, int64_t index) {
-      x = attend(layer, x);
-      show("layers." + std::to_string(index) + ".attention", x);
-      x = feed(layer, x);
-      show("layers." + std::to_string(index) + ".feed_forward", x);
-      return x;
-    });
+  {
+    const Scope scope("layers");
+    if (scan_ && !probe) {
+      x_BSD = layers_.scan(x_BSD, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
+    } else {
+      x_BSD = layers_.apply(x_BSD, [&](const Layer& layer, at::Tensor x, int64_t index) {
+        x = attend(layer, x);
+        show("layers." + std::to_string(index) + ".attention", x);
+        x = feed(layer, x);
+        show("layers." + std::to_string(index) + ".feed_forward", x);
+        return x;
+      });
+    }
   }
+  const Scope scope("norm");
   return split_input(nn::rms_norm(x_BSD, norm_, config_.norm_epsilon));
 }
 
