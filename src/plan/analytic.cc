@@ -404,9 +404,9 @@ class Walk {
     traffic(frame.runs * (is_update(node) ? moved_by_update(node) : moved_by_kernel(node)));
   }
 
-  // A transfer reads its operand and writes its result, of which `bytes` is the larger.
   bool stays_on_chip(Value v) const { return stays_on_chip_.contains(v.id()); }
 
+  // A transfer reads its operand and writes its result, of which `bytes` is the larger.
   double moved_by(const Transfer& t) const {
     const bool is_smaller = t.kind == "all-gather" || t.kind == "reduce-scatter";
     return t.bytes * (1 + (is_smaller ? 1 / double(layouts_.parts(t.axes)) : 1));
@@ -436,7 +436,7 @@ class Walk {
     }
     // Put together, then copied to how products want it, seen of libtpu.
     if (node.op == Op::Concatenate) bytes += 2 * layouts_.local_bytes(node.results[0]);
-    return bytes;
+    return std::max(bytes, share.kernel_bytes);
   }
 
   // Beside what it sends, a ring makes two parts of the result at a time, each of a part of one operand and of all of the

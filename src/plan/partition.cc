@@ -167,7 +167,11 @@ class Partitioner {
   void kernel() {
     const auto* config = node_.find("backend_config");
     const auto* text = config == nullptr ? nullptr : std::get_if<std::string>(config);
-    if (text != nullptr) share_.flops = hlo::compiled::kernel_cost(*text).flops;
+    if (text != nullptr) {
+      const hlo::compiled::KernelCost cost = hlo::compiled::kernel_cost(*text);
+      share_.flops = cost.flops;
+      share_.kernel_bytes = cost.bytes;
+    }
     elementwise();
   }
 

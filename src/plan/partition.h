@@ -25,7 +25,8 @@ struct Transfer {
 };
 
 struct Share {
-  double flops = 0;  // of matrix products
+  double flops = 0;         // of matrix products
+  double kernel_bytes = 0;  // of HBM, as a kernel says; 0: it says nothing, or is none
   std::vector<Transfer> transfers;
 };
 
