@@ -228,17 +228,17 @@ TEST(Analytic, TellsLoopsByTheirSites) {
 
 TEST(Analytic, BelievesAKernelsOwnCount) {
   Program p({{"a", 2}});
-  const Value x = p.parameter({8, 8}, {{"a"}, {}});
+  const Value x = p.parameter({256, 512}, {{"a"}, {}});
   const Sharding split = sharding({{"a"}, {}});
   const auto last = p.b.for_loop(3, std::array{x}, [&](Builder& b, std::span<const Value> carry) {
     return b.manual_computation(std::array{carry[1]}, std::array{split}, std::array{split}, {"a"}, [](Builder& inner, std::span<const Value> own) {
       return inner.custom_call(own, {.target = "tpu_custom_call", .results = {own[0].type()},
-                                     .opaque = R"({"custom_call_config":{"cost_estimate":{"flops":123,"bytes_accessed":100000}}})"});
+                                     .opaque = R"({"custom_call_config":{"cost_estimate":{"flops":123,"bytes_accessed":10000000}}})"});
     });
   });
   const AnalyticPlan plan = p.analyze({last[0]});
   EXPECT_EQ(plan.work.flops, 3.0 * 123);
-  EXPECT_GE(plan.work.hbm_bytes, 3.0 * 100000);
+  EXPECT_GE(plan.work.hbm_bytes, 3.0 * 10000000);
 }
 
 // ---- memory -------------------------------------------------------------------------------------------------------------------
