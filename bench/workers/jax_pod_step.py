@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
 import time
@@ -384,9 +385,9 @@ def note_costs(module, block):
     def note(op):
         if op.name == "stablehlo.custom_call" and op.attributes["call_target_name"].value == "tpu_custom_call":
             kernel = kernels[op.attributes["kernel_name"].value.split("_")[2]]  # splash_mha_dq_...
-            query, key = (tpu_attention.Module.shape(op.operands[i]) for i in (2, 3))
-            length = query[2]
-            shape = argparse.Namespace(batch=query[0], heads=query[1], kv_heads=key[1], length=length, head_dim=query[3],
+            *batch, heads, length, head_dim = tpu_attention.Module.shape(op.operands[2])  # no batch where it is of one row
+            shape = argparse.Namespace(batch=math.prod(batch), heads=heads, kv_heads=tpu_attention.Module.shape(op.operands[3])[-3],
+                                       length=length, head_dim=head_dim,
                                        dtype={"bf16": "bfloat16", "f32": "float32"}[tpu_attention.Module.element(op.operands[2])],
                                        block_q=block_length(block, length), block_kv=block_length(block, length))
             op.attributes["backend_config"] = mlir.ir.StringAttr.get(tpu_attention.with_cost(op, kernel, shape))
