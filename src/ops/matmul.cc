@@ -205,7 +205,7 @@ struct Side {
 };
 
 // x and y contracted over x_dims[i] of x and y_dims[i] of y; the result has what is left of x, then what is left of y. float16
-// and bfloat16 give their own type, or float32 without having been rounded.
+// and bfloat16 accumulate in float32 and give their own type, or float32 without having been rounded.
 Value dot_general(Builder& b, Value x, Value y, const Dims& x_dims, const Dims& y_dims, std::optional<DType> out) {
   Side left(x, x_dims), right(y, y_dims);
   if (left.sizes(left.contracted) != right.sizes(right.contracted))
@@ -219,8 +219,12 @@ Value dot_general(Builder& b, Value x, Value y, const Dims& x_dims, const Dims& 
     left = left.matrix(b);
     right = right.matrix(b);
   }
-  Value result = product(b, left.value, right.value, {{}, {}, left.contracted, right.contracted});
-  return convert(b, b.reshape(result, dims), checked_out(x, out.value_or(x.dtype())));
+  const DType wanted = checked_out(x, out.value_or(x.dtype()));
+  // Where a mesh splits what is contracted, each device's part, which it accumulates in float32, is rounded before the parts are
+  // added up over the devices: half of the bytes are sent, as by tensor parallelism in PyTorch.
+  const DType part = b.graph().mesh() ? wanted : compute_type(x.dtype());
+  const Value result = b.dot_general(left.value, right.value, {{}, {}, left.contracted, right.contracted}, part);
+  return convert(b, b.reshape(result, dims), wanted);
 }
 
 constexpr Row kRows[] = {
