@@ -74,45 +74,52 @@ def test_step(model, mesh, tmp_path):
 
     loops = [i for i, loop in enumerate(program["loops"]) if loop["trips"] == sizes.layers and loop["parent"] == -1]
     assert len(loops) == 2, "one loop over the layers forward, one backward"
-    found = collections.defaultdict(list)  # (0 forward, 1 backward, None elsewhere; kind; group size) -> collectives
+    found = collections.defaultdict(list)  # (0 forward, 1 backward, None elsewhere; kind; axes) -> collectives
     for c in program["collectives"]:
         if max(c["operand_bytes"], c["result_bytes"]) > SMALL:
-            found[loops.index(c["loop"]) if c["loop"] in loops else None, c["kind"], c["group_size"]].append(c)
-    count = collections.Counter({key: len(cs) for key, cs in found.items()})
+            found[loops.index(c["loop"]) if c["loop"] in loops else None, c["kind"], c["axes"]].append(c)
 
-    # Weights are gathered in the layers' loops, in bfloat16; sequences are gathered into products and their sums scattered.
+    # Weights are gathered in the layers' loops, in bfloat16; so are sequences, into products.
     wanted = collections.Counter()
     if mesh.shard > 1:
-        wanted += {(0, "all-gather", mesh.shard): 4, (1, "all-gather", mesh.shard): 4}
+        wanted += {(0, "all-gather", "shard"): 4, (1, "all-gather", "shard"): 4}
     if mesh.tensor > 1:
-        wanted += {(0, "all-gather", mesh.tensor): 2, (0, "reduce-scatter", mesh.tensor): 2,
-                   (1, "all-gather", mesh.tensor): 4, (1, "reduce-scatter", mesh.tensor): 3}
-    gathers = {key: n for key, n in count.items() if key[0] is not None and key[1] == "all-gather"}
-    assert gathers == {key: n for key, n in wanted.items() if key[1] == "all-gather"}
-    assert {c["type"] for key in gathers for c in found[key]} <= {"bf16"}
-    assert not [key for key in count if key[0] is not None and key[1] in ("all-to-all", "collective-permute")]
-    if mesh.tensor > 1:
-        assert count[0, "reduce-scatter", mesh.tensor] == wanted[0, "reduce-scatter", mesh.tensor]
-        if mesh.tensor not in (mesh.shard, mesh.replicate):  # else gradients are counted with them
-            assert count[1, "reduce-scatter", mesh.tensor] == wanted[1, "reduce-scatter", mesh.tensor]
-    assert not [key for key in count if key[0] == 0 and key[1] == "all-reduce"]
+        wanted += {(0, "all-gather", "tensor"): 2, (1, "all-gather", "tensor"): 4}
+    gathers = {key: cs for key, cs in found.items() if key[0] is not None and key[1] == "all-gather"}
+    assert {key: len(cs) for key, cs in gathers.items()} == wanted
+    assert {c["type"] for cs in gathers.values() for c in cs} <= {"bf16"}
+    assert not [key for key in found if key[0] is not None and key[1] == "all-to-all"]
+
+    # Sums over devices. Where a device's part would be narrower than a tile of the chip, and of tensors as small as these over all of a
+    # slice, the compiler sums whole and cuts; others become a ring of permutes, which counts once. So the three kinds count together.
+    def sums(loop, over):
+        rings = {}
+        whole = []
+        for (where, kind, axes), cs in found.items():
+            if where != loop or (axes == "tensor") != (over == "tensor"):
+                continue
+            if kind in ("reduce-scatter", "all-reduce"):
+                whole += cs
+            if kind == "collective-permute":
+                rings |= {c["op_name"]: c for c in cs}
+        return [*whole, *rings.values()]
+
+    # Parts of products: in bfloat16, as they are used.
+    for loop, number in enumerate((2, 3)):
+        assert [c["type"] for c in sums(loop, "tensor")] == (["bf16"] * number if mesh.tensor > 1 else [])
+    assert not sums(0, "data")
 
     # No stack of layers is gathered whole.
     smallest_stack = 2 * sizes.layers * min(math.prod(s) for s in sizes.layer_matrices(1, mesh.tensor))
-    if mesh.shard > 1:
-        assert all(c["result_bytes"] < smallest_stack for c in found[None, "all-gather", mesh.shard])
+    assert all(c["result_bytes"] < smallest_stack for c in found[None, "all-gather", "shard"])
 
-    # Each layer's gradients are summed in float32 over the data axes. Where a device's part would be narrower than a tile of the chip
-    # the compiler sums whole and cuts, so the two kinds count together.
+    # Each layer's gradients are summed in float32 over the data axes.
     gradient = 4 * elements(sizes.layer_matrices(1, mesh.tensor))
-    sums = [c for kind in ("reduce-scatter", "all-reduce") for group in {mesh.shard, mesh.replicate} - {1}
-            for c in found[1, kind, group]]
     if mesh.shard > 1 or mesh.replicate > 1:
-        assert {c["type"] for c in sums} == {"f32"}
-        summed = sum(c["operand_bytes"] for c in sums)
-        activations = sum(c["operand_bytes"] for c in found[1, "reduce-scatter", mesh.tensor]) if mesh.tensor in (mesh.shard, mesh.replicate) else 0
+        assert {c["type"] for c in sums(1, "data")} == {"f32"}
+        summed = sum(c["operand_bytes"] for c in sums(1, "data"))
         over_replicas = gradient // mesh.shard if mesh.replicate > 1 else 0
-        assert gradient + over_replicas <= summed <= gradient + over_replicas + activations + 2 * SMALL
+        assert gradient + over_replicas <= summed <= gradient + over_replicas + 2 * SMALL
 
 
 @pytest.mark.timeout(900)
