@@ -6,7 +6,7 @@
 namespace flambeau::plan {
 namespace {
 
-constexpr size_t kMostNamed = 10;
+constexpr size_t kMostNamed = 10, kMostPoints = 400;
 
 }  // namespace
 
@@ -99,8 +99,11 @@ Memory MemoryUse::take() {
   }
   std::ranges::stable_sort(memory.largest, [](const Buffer& a, const Buffer& b) { return a.bytes > b.bytes; });
   if (memory.largest.size() > kMostNamed) memory.largest.resize(kMostNamed);
-  for (size_t i = 0; i < steps_.size(); ++i)
-    memory.over_step.emplace_back(double(i) / double(std::max<size_t>(1, steps_.size() - 1)), steps_[i]);
+  const size_t points = std::min(steps_.size(), kMostPoints);
+  for (size_t i = 0; i < points; ++i) {  // the most of each part
+    const auto at = [&](size_t part) { return steps_.begin() + std::ptrdiff_t(part * steps_.size() / points); };
+    memory.over_step.emplace_back(double(i) / double(std::max<size_t>(1, points - 1)), *std::max_element(at(i), at(i + 1)));
+  }
   return memory;
 }
 

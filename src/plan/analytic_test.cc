@@ -403,6 +403,19 @@ TEST(Analytic, RingsReadOneOperandAgain) {
   EXPECT_EQ(analyze_graph(p.graph, {}, 0).work.hbm_bytes, (kSent + kRead + kParts) * kMiB);
 }
 
+TEST(Analytic, KeepsACourseOfFewPoints) {
+  Program p({{"a", 2}});
+  Value x = p.parameter({256, 512}, {{"a"}, {}});
+  const Value w = p.parameter({512, 512}, {{}, {}});
+  for (int i = 0; i < 1000; ++i) x = p.b.dot_general(x, w, DotDims{{}, {}, {1}, {0}});
+  const Memory memory = p.analyze({x}).memory;
+  EXPECT_LE(memory.over_step.size(), 400u);
+  EXPECT_EQ(memory.over_step.front().first, 0);
+  EXPECT_EQ(memory.over_step.back().first, 1);
+  const auto most = std::ranges::max_element(memory.over_step, {}, [](const auto& point) { return point.second; });
+  EXPECT_EQ(most->second, memory.total);
+}
+
 // ---- a step -------------------------------------------------------------------------------------------------------------------
 
 // configs/llama3/1b.toml on v5e:2x4. libtpu 0.0.52 answered: 10,528 MiB, 7.7095e13 FLOPs, 2.1272e11 bytes of HBM, 9.9156e9
