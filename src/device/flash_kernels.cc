@@ -26,7 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kFormat = 2;  // of a file; python/flambeau/tpu_attention.py has it too
 constexpr int64_t kLanes = 128, kLongestBlock = 512;
 constexpr size_t kLargestFile = size_t{64} << 20;
 
@@ -120,7 +119,7 @@ std::vector<std::string> arguments_of(const FlashShape& s) {
 std::string file_name(const FlashShape& s, std::string versions) {
   std::ranges::replace_if(versions, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)) && c != '.'; }, '_');
   return fmt::format("b{}_h{}_kv{}_s{}_e{}_{}{}_q{}_kv{}_{}_{}.json", s.batch, s.heads, s.kv_heads, s.length, s.head_dim, torch_name(s.dtype),
-                     s.documents ? "_documents" : "", s.blocks.q, s.blocks.kv, versions, kFormat);
+                     s.documents ? "_documents" : "", s.blocks.q, s.blocks.kv, versions, kFlashKernelsFormat);
 }
 
 // Builds what the kernels would be used for, which checks every type.
@@ -151,8 +150,8 @@ json parse_shallow(const std::string& text) {
 // InvalidArgument for a text that does not describe kernels of this shape.
 FlashKernels parse(const std::string& text, const FlashShape& shape, const std::string& versions) try {
   const json content = parse_shallow(text);
-  if (content.at("format") != kFormat || content.at("versions") != versions)
-    raise<InvalidArgument>("[flash_attention] expected kernels of format {} by {}", kFormat, versions);
+  if (content.at("format") != kFlashKernelsFormat || content.at("versions") != versions)
+    raise<InvalidArgument>("[flash_attention] expected kernels of format {} by {}", kFlashKernelsFormat, versions);
   FlashKernels kernels{content.at("forward").dump(), content.at("dq").dump(), content.at("dkv").dump()};
   check(kernels, shape);
   return kernels;

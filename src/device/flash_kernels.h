@@ -21,6 +21,8 @@ struct FlashShape {
   AttentionBlocks blocks = {};
 };
 
+inline constexpr int kFlashKernelsFormat = 2;  // of a file; python/flambeau/tpu_attention.py has it too
+
 // Descriptions as ops/flash_attention.h takes them.
 struct FlashKernels {
   std::string forward, dq, dkv;

@@ -34,7 +34,7 @@ json kernels_of(const FlashShape& s) {
   const auto call = [&](json results) {
     return json{{"target", "tpu_custom_call"}, {"config", "{}"}, {"operands", operands}, {"results", std::move(results)}};
   };
-  return {{"format", 1},
+  return {{"format", kFlashKernelsFormat},
           {"versions", "jax 1, jaxlib 2"},
           {"forward", call(json::array({result(heads, "bf16", "output"), result({s.batch, s.heads, s.length, 128}, "f32", "logsumexp")}))},
           {"dq", call(json::array({result(heads, "bf16", "dq")}))},
@@ -79,7 +79,7 @@ class FlashKernelsTest : public testing::Test {
   }
   static fs::path cached(const FlashShape& s) {
     return folder() / "cache" / "tpu_attention" /
-           fmt::format("b{}_h2_kv1_s256_e128_bfloat16_documents_q256_kv256_jax_1__jaxlib_2_1.json", s.batch);
+           fmt::format("b{}_h2_kv1_s256_e128_bfloat16_documents_q256_kv256_jax_1__jaxlib_2_{}.json", s.batch, kFlashKernelsFormat);
   }
 };
 
@@ -114,8 +114,12 @@ TEST_F(FlashKernelsTest, AreMadeAnewWhereTheCacheIsWrong) {
       [](const json&) { return std::string(); },
       [](const json& k) { return k.dump().substr(0, 500); },
       [](const json&) { return std::string(100000, '['); },
+      [](const json& k) {  // a hundred thousand levels that are well formed
+        const std::string text = k.dump(), open = std::string(100000, '['), closed = std::string(100000, ']');
+        return text.substr(0, text.size() - 1) + ",\"more\":" + open + closed + "}";
+      },
       change([](json& k) { k["versions"] = "jax 0"; }),
-      change([](json& k) { k["format"] = "1"; }),
+      change([](json& k) { k["format"] = kFlashKernelsFormat - 1; }),
       change([](json& k) { k.erase("dkv"); }),
       change([](json& k) { k["forward"]["target"] = "anything"; }),
       change([](json& k) { k["forward"]["operands"][0]["input"] = "gradient"; }),
@@ -147,7 +151,7 @@ TEST_F(FlashKernelsTest, SayWhyThereAreNone) {
     return why;
   };
   EXPECT_THAT(why_of(fresh()), HasSubstr("jax 1, jaxlib 2 made no kernel (no kernel for that)"));
-  give(json{{"format", 1}});
+  give(json{{"format", kFlashKernelsFormat}});
   EXPECT_THAT(why_of(fresh()), HasSubstr("made a kernel that does not fit"));
   FlashShape shape = fresh();
   shape.head_dim = 64;
