@@ -129,7 +129,7 @@ TEST(Analytic, RingsSumOverOneAxis) {
   }
 }
 
-// y = x w with the summed index split: parts are added up, in float32.
+// y = x w with the summed index split: parts are added up, in their type.
 TEST(Analytic, AddsUpParts) {
   struct Case {
     std::vector<Axes> result;
@@ -140,11 +140,11 @@ TEST(Analytic, AddsUpParts) {
   };
   const Case cases[] = {
       {{{}, {}}, "all-reduce", DType::F32, {8, 16}, {16, 256}, 8 * 256 * 4, 1},
-      {{{}, {}}, "all-reduce", DType::BF16, {8, 16}, {16, 256}, 8 * 256 * 4, 1},
-      {{{"tensor"}, {}}, "reduce-scatter", DType::BF16, {8, 16}, {16, 256}, 8 * 256 * 4, 1},
+      {{{}, {}}, "all-reduce", DType::BF16, {8, 16}, {16, 256}, 8 * 256 * 2, 1},
+      {{{"tensor"}, {}}, "reduce-scatter", DType::BF16, {8, 16}, {16, 256}, 8 * 256 * 2, 1},
       {{{}, {"tensor"}}, "all-reduce", DType::F32, {8, 16}, {16, 256}, 8 * 256 * 4, 1},       // 32 of 128 lanes
       {{{}, {"tensor"}}, "reduce-scatter", DType::F32, {8, 16}, {16, 1024}, 8 * 1024 * 4, 1},
-      {{{"tensor"}, {}}, "collective-permute", DType::BF16, {1 << 14, 1 << 13}, {1 << 13, 256}, 9.0 / 8 * (1 << 14) * 256 * 4, 9},
+      {{{"tensor"}, {}}, "collective-permute", DType::BF16, {1 << 14, 1 << 13}, {1 << 13, 256}, 9.0 / 8 * (1 << 14) * 256 * 2, 9},
   };
   for (const Case& c : cases) {
     Program p({{"tensor", 8}});

@@ -70,8 +70,7 @@ class Partitioner {
   // The result, made as parts of a sum over `summed`, comes to lie as its layout says.
   void sum_result(Value result, Layout made, AxisSet summed, bool windowed) {
     const Layout& wanted = layouts_.of(result);
-    const DType dtype = result.dtype() == DType::BF16 ? DType::F32 : result.dtype();
-    const double widening = double(byte_size(dtype)) / double(byte_size(result.dtype()));
+    const DType dtype = result.dtype();
     Layout scattered = made;
     AxisSet scatter = 0;
     for (size_t d = 0; d < wanted.size(); ++d) {
@@ -79,13 +78,13 @@ class Partitioner {
       scattered[d] |= wanted[d] & summed;
     }
     const AxisSet whole = summed & ~scatter;
-    const double parts = double(layouts_.parts(scatter)), bytes = layouts_.local_bytes(result, made) * widening;
+    const double parts = double(layouts_.parts(scatter)), bytes = layouts_.local_bytes(result, made);
     // Parts that do not fill lanes are cut from a sum that every device has.
     const bool in_lanes = wanted.empty() || (wanted.back() & scatter) == 0 || layouts_.local_dims(result).back() % kLanes == 0;
     if (windowed && whole == 0 && parts >= kShortestRing && parts <= kLongestRing)
       add("collective-permute", scatter, dtype, bytes * (parts + 1) / parts, parts + 1);
     else add(in_lanes ? "reduce-scatter" : "all-reduce", scatter, dtype, bytes);
-    add("all-reduce", whole, dtype, layouts_.local_bytes(result, scattered) * widening);
+    add("all-reduce", whole, dtype, layouts_.local_bytes(result, scattered));
     reshard(result, scattered, wanted);
   }
 
