@@ -87,9 +87,9 @@ TEST(ParseModule, GivesInstructionsWhatTheyShare) {
                                                     instruction(3, "negate", f32, {2}, ProtoWriter().bytes(43, "own").str()),
                                                     instruction(4, "negate", f32, {3}, config_at(0)), instruction(5, "negate", f32, {4}, config_at(1))},
                                                 5)}, 1);
+  const Module m = parse_module(bytes + ProtoWriter().bytes(22, "first").bytes(22, "second").str());
   std::vector<std::string> configs;
-  for (const auto& i : parse_module(bytes + ProtoWriter().bytes(22, "first").bytes(22, "second").str()).entry_computation().instructions)
-    configs.push_back(i.backend_config);
+  for (const Instruction& i : m.entry_computation().instructions) configs.push_back(i.backend_config);
   EXPECT_THAT(configs, ElementsAre("", "second", "own", "first", "second"));
   EXPECT_THAT(refusal(bytes + ProtoWriter().bytes(22, std::string(size_t{200} << 20, 'x')).bytes(22, std::string(size_t{100} << 20, 'x')).str()),
               HasSubstr("too large"));
