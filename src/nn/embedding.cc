@@ -66,7 +66,8 @@ at::Tensor table_gradient(const at::Tensor& g_BSD, const at::Tensor& tokens_BS, 
                       [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
                         // Each device of the width's axes takes its columns of all their tokens.
                         const at::Tensor g_Nd = spmd::all_to_all(local[0].flatten(0, 1), width, 1, 0);
-                        const at::Tensor tokens_N = spmd::all_gather(local[1].flatten(), width, 0);
+                        // Sent as int32, which holds any row of a table.
+                        const at::Tensor tokens_N = spmd::all_gather(local[1].flatten().to(at::kInt), width, 0).to(at::kLong);
                         const int64_t v = V / spmd::plan()->parts(axes[0]);
                         if (vocabulary.empty()) return {spmd::all_reduce_sum(local_sum(g_Nd, tokens_N, v), summed)};
                         const Part part(tokens_N, local[2], v);
