@@ -85,12 +85,13 @@ TEST(ParseModule, GivesInstructionsWhatTheyShare) {
   const std::string f32 = shape(kF32);
   const std::string bytes = module({computation(1, {parameter(1, f32), instruction(2, "negate", f32, {1}, config_at(1)),
                                                     instruction(3, "negate", f32, {2}, ProtoWriter().bytes(43, "own").str()),
-                                                    instruction(4, "negate", f32, {3}, config_at(0)), instruction(5, "negate", f32, {4}, config_at(1))},
-                                                5)}, 1);
+                                                    instruction(4, "negate", f32, {3}, config_at(0)), instruction(5, "negate", f32, {4}, config_at(1)),
+                                                    instruction(6, "negate", f32, {5}, ProtoWriter().bytes(99, "").str())},
+                                                6)}, 1);
   const Module m = parse_module(bytes + ProtoWriter().bytes(22, "first").bytes(22, "second").str());
   std::vector<std::string> configs;
   for (const Instruction& i : m.entry_computation().instructions) configs.push_back(i.backend_config);
-  EXPECT_THAT(configs, ElementsAre("", "second", "own", "first", "second"));
+  EXPECT_THAT(configs, ElementsAre("", "second", "own", "first", "second", ""));
   EXPECT_THAT(refusal(bytes + ProtoWriter().bytes(22, std::string(size_t{200} << 20, 'x')).bytes(22, std::string(size_t{100} << 20, 'x')).str()),
               HasSubstr("too large"));
 }
@@ -140,7 +141,7 @@ TEST(ParseModule, RefusesWhatIsNoModule) {
              1),
        "axis of the mesh"},
       {"a configuration that the module lacks", entry({instruction(1, "negate", f32, {}, config_at(0))}, 1), "configurations"},
-      {"a configuration before the first", entry({instruction(1, "negate", f32, {}, config_at(-2))}, 1), "configurations"},
+      {"a configuration before the first", entry({instruction(1, "negate", f32, {}, config_at(-1))}, 1), "configurations"},
       {"a dot of a dimension that is not there",
        entry({parameter(1, shape(kF32, {2})),
               instruction(2, "dot", f32, {1, 1}, ProtoWriter().bytes(30, ProtoWriter().integer(1, 5).str()).str())},

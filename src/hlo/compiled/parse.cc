@@ -1,5 +1,6 @@
 // parse_module: instructions, computations and the module, whose references are checked and become indices.
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "hlo/compiled/fields.h"
@@ -9,7 +10,6 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 constexpr size_t kMostConfigBytes = size_t{1} << 28;  // of all instructions
-constexpr int64_t kOwnConfig = -1;                    // or none
 
 using IndexOf = std::unordered_map<int64_t, int>;
 
@@ -17,7 +17,7 @@ using IndexOf = std::unordered_map<int64_t, int>;
 struct RawInstruction {
   Instruction instruction;
   int64_t id = 0;
-  int64_t config = kOwnConfig;  // its place among the module's
+  std::optional<int64_t> config;  // its place among the module's; none: it has its own, or none
   Ids operands, called;
 };
 
@@ -25,7 +25,7 @@ struct RawComputation {
   Computation computation;
   int64_t id = 0, root = 0;
   std::vector<Ids> called;  // of each instruction
-  Ids configs;              // the same
+  std::vector<std::optional<int64_t>> configs;  // the same
   IndexOf instructions;
 };
 
@@ -52,8 +52,8 @@ SliceTransfer parse_transfer(std::string_view message) {
 }
 
 // A configuration that several instructions share: {2 its place among the module's}.
-int64_t parse_config_place(std::string_view message) {
-  int64_t place = 0;
+std::optional<int64_t> parse_config_place(std::string_view message) {
+  std::optional<int64_t> place;
   for_each_field(message, "HloInstructionProto.backend_config", [&](const ProtoReader& field) {
     if (field.field() == 2) place = static_cast<int64_t>(field.integer());
   });
@@ -183,7 +183,6 @@ Ids parse_aliases(std::string_view message) {
 
 // Gives an instruction its configuration of those that are shared; `bytes` counts what has been given.
 void take_config(Instruction& i, int64_t place, const std::vector<std::string_view>& configs, size_t& bytes) {
-  if (place == kOwnConfig) return;
   if (place < 0 || static_cast<size_t>(place) >= configs.size())
     raise<InvalidArgument>("[hlo.parse] {}: expected one of the module's {} configurations, got {}", i.name, configs.size(), place);
   i.backend_config = configs[static_cast<size_t>(place)];
@@ -250,7 +249,7 @@ Module parse_module(std::string_view serialized) {
   for (RawComputation& r : raw) {
     for (size_t i = 0; i < r.called.size(); ++i) {
       Instruction& instruction = r.computation.instructions[i];
-      take_config(instruction, r.configs[i], configs, config_bytes);
+      if (r.configs[i]) take_config(instruction, *r.configs[i], configs, config_bytes);
       for (const int64_t id : r.called[i])
         instruction.called.push_back(index_of(indices, id, "a computation to call", instruction.name));
     }
