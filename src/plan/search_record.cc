@@ -1,11 +1,13 @@
 #include "plan/search_record.h"
 
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 
 namespace flambeau::plan {
 
@@ -26,13 +28,12 @@ SearchRecord::SearchRecord(std::filesystem::path path) : path_(std::move(path)) 
 
 void SearchRecord::read() {
   const std::string text = read_file(path_);
-  if (!text.empty() && text[0] != '{' && text[0] != '\n')
+  constexpr std::string_view kBegins = "{\"";  // as a line of ours does; a report, for example, does not
+  if (text.substr(0, kBegins.size()) != kBegins.substr(0, text.size()))
     raise<InvalidArgument>("{}: expected the record of a search, got something else, which is left as it is; choose another place with "
                            "--search-record", path_.string());
-  for (size_t at = 0, end; at < text.size(); at = end + 1) {
-    end = std::min(text.find('\n', at), text.size());
-    const json row = json::parse(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end), nullptr,
-                                 /*allow_exceptions=*/false);
+  for (const std::string& line : split(text, '\n')) {
+    const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
     try {
       known_[row.at("key")] = {.choice = {}, .keys = {}, .total = row.at("total"), .step_s = row.at("step_s"),
                                .tokens_per_second_per_chip = row.at("tokens_per_second_per_chip"), .mfu = row.at("mfu"),

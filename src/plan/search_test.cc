@@ -133,9 +133,11 @@ TEST_F(SearchRecordTest, GoesOnBehindALineThatWasCutOff) {
 
 TEST_F(SearchRecordTest, IsOpenedAtOnceAndOverwritesNothing) {
   EXPECT_THROW(SearchRecord("/no/such/folder/record.jsonl"), IoError);
-  write_file_atomically(path_, "[model]\nname = \"llama3\"\n");
-  EXPECT_THROW(SearchRecord{path_}, InvalidArgument);
-  EXPECT_EQ(read_file(path_), "[model]\nname = \"llama3\"\n");
+  for (const std::string other : {"[model]\nname = \"llama3\"\n", "{\n \"found\": true\n}\n", "\n"}) {
+    write_file_atomically(path_, other);
+    EXPECT_THROW(SearchRecord{path_}, InvalidArgument) << other;
+    EXPECT_EQ(read_file(path_), other);
+  }
   write_file_atomically(path_, "{\"key\": 3}\n{}\n[]\n{\"key\": \"a\", \"total\": \"many\"}\n\xff{\n");
   const SearchRecord record(path_);
   EXPECT_EQ(record.find("a"), nullptr);
