@@ -1,12 +1,13 @@
 // flambeau: trains transformers through PJRT plugins.
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
+#include <cstdint>
+#include <type_traits>
 
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "flambeau_version.h"
 #include "train/trainer.h"
@@ -22,14 +23,13 @@ int report(std::string_view message, int code) {
 }
 
 // A number from `least` to `most`, with a message of ours.
-CLI::Validator number(double least, double most, bool whole = false) {
+template <class T>
+CLI::Validator number(T least, T most) {
   return CLI::Validator(
       [=](const std::string& text) -> std::string {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool is_number = !text.empty() && *end == '\0' && (!whole || std::floor(value) == value);
-        if (is_number && least <= value && value <= most) return "";
-        return fmt::format("expected {} from {} to {}, got {}", whole ? "an integer" : "a number", least, most, text);
+        T value{};
+        if (flambeau::parse_whole(text, value) && least <= value && value <= most) return "";
+        return fmt::format("expected {} from {} to {}, got {}", std::is_integral_v<T> ? "an integer" : "a number", least, most, text);
       },
       "", "number");
 }
@@ -38,26 +38,27 @@ void add_search_options(CLI::App& plan, flambeau::cli::PlanRequest& request) {
   CLI::Option* search = plan.add_flag("--search", request.search, "Look for the fastest mesh, checkpoint policy, microbatch and attention blocks");
   for (const char* other : {"--html", "--write-program", "--tokens", "--price-per-chip-hour", "--no-changes"}) search->excludes(plan.get_option(other));
   plan.add_option("--search-compilations", request.searching.compilations, "At most so many candidates are compiled")
-      ->check(number(1, 10000, true))->needs(search)->capture_default_str();
+      ->check(number<int64_t>(1, 10'000))->needs(search)->capture_default_str();
   plan.add_option("--search-record", request.searching.record, "Keep here what was compiled; an interrupted search goes on from it")->needs(search);
   plan.add_option("--best", request.best, "Where the search writes the best configuration")->needs(search)->capture_default_str();
 }
 
 void add_plan_options(CLI::App& plan, flambeau::cli::PlanRequest& request) {
-  constexpr double kMostTokens = 1e18, kMostPrice = 1e6, kMostSeconds = 1e7, kMostGiB = 1e6;
+  constexpr double kMostTokens = 1e18, kMostPrice = 1e6, kMostGiB = 1e6;
+  constexpr int64_t kMostSeconds = 10'000'000;
   plan.add_option("--topology", request.topology, "The pod: v5e:4x4, v5p:8x8x16, v6e-256, tpu7x-64, ...")->required();
   plan.add_option("--slices", request.slices, "So many of them, joined by the data centre's network")
-      ->check(number(1, 1e6, true))->capture_default_str();
+      ->check(number<int64_t>(1, 1'000'000))->capture_default_str();
   plan.add_flag("--full", request.options.full, "Compile to the end (minutes), not the first phase alone (seconds)");
   plan.add_flag("--analytic", request.options.analytic, "Compute from the recorded program; TPU's compiler is not needed");
   plan.add_option("--json", request.json, "Also write the report here, as JSON");
   plan.add_option("--html", request.html, "Also write it here, as one page");
   plan.add_option("--write-program", request.program, "Also write the program here, as StableHLO text");
-  plan.add_option("--price-per-chip-hour", request.options.price_per_chip_hour, "For what training costs, with --tokens")->check(number(0, kMostPrice));
-  plan.add_option("--tokens", request.options.training_tokens, "For how many days training takes: 15e12")->check(number(0, kMostTokens));
+  plan.add_option("--price-per-chip-hour", request.options.price_per_chip_hour, "For what training costs, with --tokens")->check(number(0.0, kMostPrice));
+  plan.add_option("--tokens", request.options.training_tokens, "For how many days training takes: 15e12")->check(number(0.0, kMostTokens));
   plan.add_option_function<int64_t>("--time-limit", [&](int64_t s) { request.options.time_limit = std::chrono::seconds(s); },
                                     "Seconds that a compilation may take")
-      ->check(number(1, kMostSeconds, true))->default_str(fmt::format("{}", request.options.time_limit.count()));
+      ->check(number(int64_t{1}, kMostSeconds))->default_str(fmt::format("{}", request.options.time_limit.count()));
   plan.add_option_function<double>("--memory-limit", [&](double gib) { request.options.memory_limit = static_cast<int64_t>(gib * 0x1p30); },
                                    "GiB that a compilation may take")
       ->check(number(0.001, kMostGiB))->default_str("what there is");

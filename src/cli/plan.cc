@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "pjrt/topology_compiler.h"
+#include "plan/format.h"
 #include "train/interrupt.h"
 
 namespace flambeau::cli {
@@ -81,10 +82,8 @@ bool plan_one(const plan::Planner& planner, const train::Config& config, const P
 
 // The configuration that a search found, with a line that says where it comes from.
 void write_best(const plan::Planner& planner, const train::Config& config, const plan::Candidate& best, const std::string& file) {
-  std::string name = config.path.string();
-  std::ranges::replace(name, '\n', ' ');
-  const std::string origin = fmt::format("# {} for {}, as flambeau plan --search found it: {:.0f} tokens/s/chip, an estimate.\n", name,
-                                         planner.pod().spoken(), best.tokens_per_second_per_chip);
+  const std::string origin = fmt::format("# {} for {}, as flambeau plan --search found it: {:.0f} tokens/s/chip, an estimate.\n",
+                                         plan::clean(config.path.string()), planner.pod().spoken(), best.tokens_per_second_per_chip);
   write_file_atomically(file, origin + train::to_toml(plan::with_keys(config, best.keys)));
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "pjrt/topology_job.h"
 
 namespace flambeau::pjrt {
@@ -45,7 +46,7 @@ class JobFolder {
 };
 
 fs::path compiler_program() {
-  if (const char* named = std::getenv("FLAMBEAU_TOPOLOGY_COMPILER"); named != nullptr && *named != '\0') return named;
+  if (const std::string named = environment("FLAMBEAU_TOPOLOGY_COMPILER"); !named.empty()) return named;
   std::error_code error;
   const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "topology_compiler";
   if (access(beside.c_str(), X_OK) != 0) {
@@ -168,12 +169,8 @@ TopologyResult compile_apart(const TopologyJob& job) {
 
 std::vector<std::string> remarks(std::string_view diagnostics) {
   std::vector<std::string> lines;
-  for (size_t start = 0; start < diagnostics.size();) {
-    const size_t end = std::min(diagnostics.find('\n', start), diagnostics.size());
-    const std::string_view line = diagnostics.substr(start, end - start);
-    if (line.find("rematerialization") != std::string_view::npos) lines.emplace_back(line);
-    start = end + 1;
-  }
+  for (std::string& line : split(diagnostics, '\n'))
+    if (line.find("rematerialization") != std::string::npos) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "hlo/graph.h"

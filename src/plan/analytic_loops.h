@@ -1,7 +1,6 @@
 // The loops of a recorded program: how often they run, and what they are there for.
 #pragma once
 
-#include <string>
 #include <unordered_map>
 
 #include "hlo/compiled/analysis.h"

@@ -25,14 +25,15 @@ constexpr double kNotable = 1e-3;  // of a step's time: a smaller difference is 
 
 struct Entry {
   Candidate candidate;
+  std::string key;  // of its program
   // By the analytic mode: seconds of a step without what goes to the host's memory, and of that; bytes.
   double analytic_s = 0, host_s = 0;
   int64_t analytic_total = 0;
 };
 
-Entry entry_of(Candidate candidate, const Report& analysed) {
+Entry entry_of(Candidate candidate, std::string key, const Report& analysed) {
   const Estimate& e = analysed.estimate;
-  return {.candidate = std::move(candidate), .analytic_s = std::max(e.compute_s, e.hbm_s) + e.exposed_s, .host_s = e.host_s,
+  return {.candidate = std::move(candidate), .key = std::move(key), .analytic_s = std::max(e.compute_s, e.hbm_s) + e.exposed_s, .host_s = e.host_s,
           .analytic_total = analysed.memory.total};
 }
 
@@ -42,7 +43,7 @@ Candidate candidate_of(const Choice& choice, Keys keys, const Report& report, bo
           .compiled = compiled, .given = false, .failure = {}};
 }
 
-bool fits(const Entry& e) { return e.candidate.compiled && e.candidate.fits && e.candidate.failure.empty(); }
+bool fits(const Entry& e) { return e.candidate.compiled && e.candidate.fits; }
 bool answered(const Entry& e) { return e.candidate.compiled && e.candidate.failure.empty(); }
 
 class Search {
@@ -83,7 +84,6 @@ class Search {
       for (const auto& [kind, bytes] : analysed.memory.by_kind)
         if (kind == MemoryKind::Parameters || kind == MemoryKind::OptimizerStates)
           state_ += static_cast<double>(bytes) * static_cast<double>(draft.step.degrees.shard * draft.step.degrees.tensor);
-      has_blocks_ = draft.report.attention != "dense";
       // Layers that are written out take minutes to compile.
       if (config_.model.scan) add(choice_of(config_, draft.step), {}, draft, analysed).candidate.given = true;
     } catch (const InvalidArgument&) {
@@ -91,7 +91,6 @@ class Search {
       const auto& t = config_.training;
       if (t.sequences_per_train_step <= 0 && t.num_tokens_per_train_step <= 0) throw;
       rows_per_step_ = train::batching(config_).sequences_per_step();
-      has_blocks_ = config_.model.attention != "dense";
     }
   }
 
@@ -102,9 +101,9 @@ class Search {
 
   // One entry for each program, whatever it is called.
   Entry& add(const Choice& choice, Keys keys, const Draft& draft, const Report& analysed) {
-    const auto [found, is_new] = by_key_.emplace(key_of(draft), entries_.size());
-    if (is_new)
-      entries_.push_back(entry_of(candidate_of(choice, std::move(keys), analysed, false), analysed));
+    std::string key = key_of(draft);
+    const auto [found, is_new] = by_key_.emplace(key, entries_.size());
+    if (is_new) entries_.push_back(entry_of(candidate_of(choice, std::move(keys), analysed, false), std::move(key), analysed));
     return entries_[found->second];
   }
 
@@ -234,7 +233,7 @@ class Search {
   // Other blocks for the best; for those behind it only what helped. None where the estimate sees no difference: where the host's memory
   // is what a step waits for, or where they helped nothing.
   void compile_blocks() {
-    if (!has_blocks_) return;
+    if (config_.model.attention == "dense") return;
     std::vector<size_t> best;
     for (size_t i = 0; i < entries_.size(); ++i)
       if (fits(entries_[i]) && entries_[i].candidate.step_s > entries_[i].host_s * (1 + kNotable)) best.push_back(i);
@@ -261,7 +260,8 @@ class Search {
     std::vector<size_t> added;
     for (const auto& [q, kv] : blocks) {
       Choice choice = entries_[like].candidate.choice;
-      std::tie(choice.block_q, choice.block_kv) = std::pair(q, kv);
+      choice.block_q = q;
+      choice.block_kv = kv;
       try {
         Keys keys = keys_of(config_, choice, rows_per_step_);
         const Draft draft = planner_.record(with_keys(config_, keys));
@@ -279,38 +279,31 @@ class Search {
   void compile(const std::vector<size_t>& which) {
     std::vector<Draft> drafts;
     std::vector<size_t> indices;
-    std::vector<std::string> keys;
     for (const size_t i : which) {
       check();
-      Draft draft = planner_.record(with_keys(config_, entries_[i].candidate.keys));
-      std::string key = key_of(draft);
-      if (const Candidate* known = record_.find(key)) {
+      if (const Candidate* known = record_.find(entries_[i].key)) {
         answer(i, *known);
         continue;
       }
-      drafts.push_back(std::move(draft));
+      drafts.push_back(planner_.record(with_keys(config_, entries_[i].candidate.keys)));
       indices.push_back(i);
-      keys.push_back(std::move(key));
     }
     compile_all(planner_, drafts, {.goes_on = progress_.goes_on, .report = {}}, [&](size_t i, const Outcome& outcome) {
       Candidate candidate = candidate_of(entries_[indices[i]].candidate.choice, entries_[indices[i]].candidate.keys, outcome.report, true);
       candidate.failure = outcome.failure;
       candidate.fits = candidate.fits && outcome.failure.empty();
-      record_.add(keys[i], candidate);
-      answer(indices[i], candidate);
+      record_.add(entries_[indices[i]].key, candidate);
+      answer(indices[i], std::move(candidate));
     });
   }
 
   // In the place of the analytic answer.
-  void answer(size_t i, const Candidate& told) {
+  void answer(size_t i, Candidate told) {
     Candidate& c = entries_[i].candidate;
-    c.total = told.total;
-    c.step_s = told.step_s;
-    c.tokens_per_second_per_chip = told.tokens_per_second_per_chip;
-    c.mfu = told.mfu;
-    c.fits = told.fits;
-    c.failure = told.failure;
-    c.compiled = true;
+    told.choice = std::move(c.choice);
+    told.keys = std::move(c.keys);
+    told.given = c.given;
+    c = std::move(told);
     ++asked_;
     report(fmt::format("{} of at most {} compiled, {}", asked_, budget_,
                        best() != nullptr ? "best step " + format_seconds(best()->step_s) : std::string("none fits yet")));
@@ -324,7 +317,6 @@ class Search {
   uint64_t compiler_;
   int64_t rows_per_step_ = 0, considered_ = 0, hopeless_ = 0;
   double state_ = 0;  // bytes of parameters and optimizer states, of all devices without copies; 0: not known
-  bool has_blocks_ = true;
   size_t asked_ = 0, budget_ = 0;
   std::vector<Entry> entries_;
   std::map<std::string, size_t> by_key_;
@@ -335,7 +327,7 @@ class Search {
 const Candidate* SearchResult::best() const {
   if (candidates.empty()) return nullptr;
   const Candidate& first = candidates.front();
-  return first.failure.empty() && first.fits && (first.compiled || !compiler) ? &first : nullptr;
+  return first.fits && (first.compiled || !compiler) ? &first : nullptr;
 }
 
 bool SearchResult::answered() const {

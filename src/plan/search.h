@@ -28,7 +28,7 @@ struct Candidate {
   double step_s = 0;    // estimated
   double tokens_per_second_per_chip = 0;
   double mfu = 0;
-  bool fits = false;
+  bool fits = false;      // never what failed
   bool compiled = false;  // else analytic
   bool given = false;     // what the configuration says by itself
   std::string failure;    // why the compiler gave nothing

@@ -1,6 +1,6 @@
 #include "plan/search_space.h"
 
-#include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
