@@ -8,7 +8,6 @@ libtpu and with --analytic. Prints the table of docs/planning.md: the analytic a
 collective bytes. Reports are kept as those of scripts/plan_all.py are, and shared with it. Needs a build and libtpu.
 """
 
-import argparse
 import pathlib
 import sys
 
@@ -40,19 +39,11 @@ def cells(plan, compiled, analytic):
 
 def reports(plan, results, timeout):
     """The compiler's and the analytic one."""
-    out = [plan_all.run(plan, results, timeout, *more) for more in ((), ("--analytic",))]
-    for report, wanted in zip(out, ("libtpu", "analytic")):
-        if wanted not in report.get("source", ""):
-            raise SystemExit(f"{plan.command}: expected a report by {wanted}, got {report.get('failure', report.get('source'))}")
-    return out
+    return (plan_all.run_by("libtpu.*", plan, results, timeout), plan_all.run_by(".*analytic.*", plan, results, timeout, "--analytic"))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this")
-    parser.add_argument("--timeout", type=int, default=1800, metavar="S", help="longest plan (default: 1800)")
-    parser.add_argument("--results", type=pathlib.Path, default=plan_all.RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
-    options = parser.parse_args()
+    options = plan_all.parser_of(__doc__, 1800).parse_args()
     plans = plan_all.chosen(PLANS, options.only)
     print(plan_all.row(HEAD) + "\n" + plan_all.rule(HEAD), flush=True)
     for plan in plans:

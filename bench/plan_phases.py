@@ -8,7 +8,6 @@ allocates. It takes minutes a model. Reports are kept as those of scripts/plan_a
 docs/planning.md; exit code 1 when a difference is larger than BOUND. Needs a build and libtpu.
 """
 
-import argparse
 import dataclasses
 import pathlib
 import sys
@@ -61,21 +60,12 @@ class Comparison:
 
 
 def compare(plan: Plan, results: pathlib.Path, timeout: int) -> Comparison:
-    reports = []
-    for source, more in (("libtpu, first phase", ()), ("libtpu, whole compilation", ("--full",))):
-        report = plan_all.run(plan, results, timeout, *more)
-        if report.get("source") != source:  # without libtpu a plan is analytic
-            raise SystemExit(f"{plan.command}: expected a report by {source}, got {report.get('failure', report.get('source'))}")
-        reports.append(report)
-    return Comparison(plan, *reports)
+    return Comparison(plan, plan_all.run_by("libtpu, first phase", plan, results, timeout),
+                      plan_all.run_by("libtpu, whole compilation", plan, results, timeout, "--full"))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this")
-    parser.add_argument("--timeout", type=int, default=7200, metavar="S", help="longest plan (default: 7200)")
-    parser.add_argument("--results", type=pathlib.Path, default=plan_all.RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
-    options = parser.parse_args()
+    options = plan_all.parser_of(__doc__, 7200).parse_args()
     plans = plan_all.chosen(PLANS, options.only)
     print(plan_all.row(HEAD) + "\n" + plan_all.rule(HEAD), flush=True)
     outside = []

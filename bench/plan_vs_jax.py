@@ -148,7 +148,8 @@ def write_programs(case, folder, options):
         ours.write_bytes(options.program.read_bytes())
     else:
         plan = plan_all.Plan(case.config, case.pod, tuple(overrides_of(options)))
-        report = plan_all.make(plan, folder / "plan.json", options.timeout, "--write-program", str(ours), flambeau=options.flambeau)
+        # The program is the same without the compiler, which `inspect` runs.
+        report = plan_all.make(plan, folder / "plan.json", options.timeout, "--analytic", "--write-program", str(ours), flambeau=options.flambeau)
         if "failure" in report:
             raise BenchmarkError(f"{plan.command}: {report['failure']}")
     # Where ours uses a kernel for attention, so does theirs.

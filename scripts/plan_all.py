@@ -113,6 +113,23 @@ def run(plan, results, timeout, *more):
     return make(plan, file, timeout, *more)
 
 
+def run_by(source, plan, results, timeout, *more):
+    """`run`, and SystemExit where the report's source does not match the pattern `source`: without libtpu a plan is analytic."""
+    report = run(plan, results, timeout, *more)
+    if not re.fullmatch(source, report.get("source", "")):
+        raise SystemExit(f"{plan.command}: expected a report by {source}, got {report.get('failure', report.get('source'))}")
+    return report
+
+
+def parser_of(doc, timeout):
+    """The command line that scripts which plan have in common; `timeout`: the usual one, in seconds."""
+    parser = argparse.ArgumentParser(description=doc.split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this")
+    parser.add_argument("--timeout", type=int, default=timeout, metavar="S", help=f"longest plan (default: {timeout})")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
+    return parser
+
+
 def chosen(plans, text):
     """Those whose command contains `text`."""
     if not FLAMBEAU.exists():
@@ -169,12 +186,9 @@ def page(plans, reports):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", metavar="TEXT", help="the plans whose command contains this; the page is not written")
+    parser = parser_of(__doc__, 1800)
     parser.add_argument("--jobs", type=int, default=1, help="plans at a time (default: 1)")
-    parser.add_argument("--timeout", type=int, default=1800, metavar="S", help="longest plan (default: 1800)")
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, metavar="FOLDER", help="of the reports (default: outputs/plans)")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "plans.md")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "plans.md", help="the page, which is printed instead with --only")
     options = parser.parse_args()
     plans = chosen(PLANS, options.only)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -41,7 +41,7 @@ def test_selective_keeps_attention():
 
 def test_a_python_that_is_not_there_is_said(flambeau, tmp_path):
     """Kernels are made by a Python with JAX. A mistyped one is no reason to stop: attention is chunked, and a line says why."""
-    done = flambeau("plan", "configs/llama3/8b.toml", "--topology", "v5e:4x4", "--model.attention", "flash", "--write-program", "step.mlir",
+    done = flambeau("plan", "configs/llama3/8b.toml", "--topology", "v5e:4x4", "--model.attention", "flash", "--analytic", "--write-program", "step.mlir",
                     env={"FLAMBEAU_PYTHON": "/nowhere/python"})
     assert "chunked instead of flash: /nowhere/python has no JAX" in done.stderr
     assert "tpu_custom_call" not in (tmp_path / "step.mlir").read_text()

@@ -10,15 +10,11 @@ import pathlib
 import re
 import signal
 import subprocess
-import sysconfig
 import time
 
 import pytest
 
-from conftest import FLAMBEAU, ROOT
-
-LIBTPU = pathlib.Path(os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib"), "libtpu", "libtpu.so")
-needs_libtpu = pytest.mark.skipif(not LIBTPU.exists(), reason=f"NOT TESTED, libtpu is not installed: there is no {LIBTPU}")
+from conftest import FLAMBEAU, ROOT, needs_libtpu
 
 LLAMA, QWEN, EIGHT_B = "configs/llama3/debug.toml", "configs/qwen3/debug.toml", "configs/llama3/8b.toml"
 SCAN = ["--model.scan", "--training.mixed_precision_param", "bfloat16"]

@@ -149,3 +149,14 @@ def test_page_beside_jax_has_all_cases_twice():
         titles = [row[0] for row in table[1:] if row[0]]
         assert titles == [f"{case.config.removeprefix('configs/').removesuffix('.toml')}, {case.pod}, {attention}"
                           for case in plan_vs_jax.CASES.values()]
+
+
+def test_planning_has_the_ratios_of_the_page_beside_jax():
+    ratios = []
+    for table in tables("plan_vs_jax.md"):
+        titles = [row[0] for row in table if row[1] == "flambeau"]
+        ratios += [(title, row[2:]) for title, row in zip(titles, [row for row in table if row[1] == "**ratio**"], strict=True)]
+    (short,) = (table for table in tables("planning.md") if table[0][0] == "ratio to JAX's")
+    name = {"blockwise": "loops", "splash": "kernels"}
+    assert [(row[0], row[1], row[2:]) for row in short[1:]] == [
+        (title.rpartition(", ")[0], name[title.rpartition(", ")[2]], figures) for title, figures in ratios]
