@@ -9,6 +9,9 @@ void register_ops();
 // Every row of the op table, with its in-place and out forms (dispatch.cc).
 void register_table();
 
+// Ops composed of others (composites.cc).
+void register_composites();
+
 // Scaled dot product attention (attention.cc).
 void register_attention();
 

@@ -70,6 +70,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     at::RegisterPrivateUse1HooksInterface(new Hooks);  // PyTorch keeps it for the process's life
     register_ops();
     register_table();
+    register_composites();
     register_attention();
     runtime::set_site_source(&current_scope);
     return true;

@@ -156,6 +156,16 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& source) {
 
 void record_stream(at::Tensor&, at::Stream) {}  // buffers live as long as anything uses them
 
+// Whether `self.data = from` may replace all that self is but its identity. Modules convert their parameters in this way, so that ties,
+// optimizers and hooks keep them. c10 knows only the devices of its own tree: this adds strided tensors of ours and of the CPU.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  const auto strided = [](c10::DispatchKeySet keys) {
+    return keys.has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) &&
+           keys.has_any(c10::DispatchKeySet({c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit}));
+  };
+  return strided(self.key_set()) && strided(from.key_set());
+}
+
 }  // namespace
 
 void register_ops() {
@@ -178,6 +188,10 @@ void register_ops() {
   m.impl("equal", TORCH_FN(Edge<&equal>::call));
   m.impl("is_set_to", TORCH_FN(Edge<&is_set_to>::call));
   m.impl("record_stream", TORCH_FN(Edge<&record_stream>::call));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
+  // Without the key of autograd the composite kernel would answer for parameters.
+  static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  autograd->impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
 }
 
 }  // namespace flambeau::device
