@@ -12,9 +12,8 @@ class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     runtime::Engine::get();  // a missing plugin is known here, not at the first op
-    auto storage = runtime::Storage::create(static_cast<int64_t>(nbytes));
-    if (runtime::Trace* trace = runtime::Engine::current()) storage->recording = trace->id();
-    return data_ptr_of(storage);
+    const runtime::Trace* trace = runtime::Engine::current();
+    return data_ptr_of(runtime::Storage::create(static_cast<int64_t>(nbytes), trace ? trace->id() : 0));
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void*, const void*, std::size_t) const override {

@@ -13,6 +13,7 @@
 
 #include "hlo/graph.h"
 #include "pjrt/pjrt.h"
+#include "runtime/launch_checks.h"
 
 namespace flambeau::runtime {
 
@@ -50,17 +51,20 @@ void check_divides(const hlo::Mesh& mesh, const hlo::Sharding& sharding, const h
 
 class Array {
  public:
-  // `shards` by index into DeviceMesh::positions; one without a mesh.
-  explicit Array(std::vector<std::unique_ptr<pjrt::Buffer>> shards, hlo::Sharding sharding = {})
-      : shards_(std::move(shards)), sharding_(std::move(sharding)) {}
+  // `shards` by index into DeviceMesh::positions; one without a mesh. `checks`: of the launches that it comes from; null: none.
+  explicit Array(std::vector<std::unique_ptr<pjrt::Buffer>> shards, hlo::Sharding sharding = {},
+                 std::shared_ptr<const CheckList> checks = nullptr)
+      : shards_(std::move(shards)), sharding_(std::move(sharding)), checks_(std::move(checks)) {}
 
   const std::vector<std::unique_ptr<pjrt::Buffer>>& shards() const { return shards_; }
   const hlo::Sharding& sharding() const { return sharding_; }
+  const std::shared_ptr<const CheckList>& checks() const { return checks_; }
   bool deleted() const;
 
  private:
   std::vector<std::unique_ptr<pjrt::Buffer>> shards_;
   hlo::Sharding sharding_;
+  std::shared_ptr<const CheckList> checks_;
 };
 
 // Writes the elements of a box, dense row-major, to `out`.

@@ -22,14 +22,11 @@ std::mutex g_start_mutex;
 std::atomic<bool> g_forked{false};
 std::atomic<uint64_t> g_mesh_hash{0};
 
+// Guarded by g_start_mutex.
 EngineOptions& defaults() {
   static auto* options = new EngineOptions;
   return *options;
 }
-
-// Launches that synchronize() remembers; older ones have been waited for by then or are waited for now.
-constexpr size_t kRememberedLaunches = 4096;
-constexpr size_t kRememberedChecks = 256;
 
 }  // namespace
 
@@ -61,10 +58,16 @@ Engine& Engine::get() {
     raise("[engine] this process was forked after the device was used, and a plugin does not survive that; start workers with the "
           "'spawn' method, or before the device is first used");
   if (Engine* engine = g_engine.load(std::memory_order_acquire)) return *engine;
-  return start(defaults());
+  std::unique_lock lock(g_start_mutex);
+  const EngineOptions options = defaults();
+  lock.unlock();
+  return start(options);
 }
 
-void Engine::set_defaults(const EngineOptions& options) { defaults() = options; }
+void Engine::set_defaults(const EngineOptions& options) {
+  std::lock_guard lock(g_start_mutex);
+  defaults() = options;
+}
 
 bool Engine::in_bad_fork() { return g_forked; }
 
@@ -99,8 +102,10 @@ Trace* Engine::current() { return t_current; }
 void Engine::set_current(Trace* trace) { t_current = trace; }
 
 void Engine::set_compile_options(pjrt::CompileFlags options) {
-  asked_options_ = std::move(options);
-  asked_options_hash_ = asked_options_.empty() ? 0 : pjrt::CompileOptions{.overrides = asked_options_}.hash();
+  const uint64_t hash = options.empty() ? 0 : pjrt::CompileOptions{.overrides = options}.hash();
+  auto asked = std::make_shared<const AskedOptions>(AskedOptions{std::move(options), hash});
+  std::lock_guard lock(programs_mutex_);
+  asked_options_ = std::move(asked);
 }
 
 // ---- the mesh -------------------------------------------------------------------------------------------------------------
@@ -169,8 +174,7 @@ std::vector<Engine::Output> Engine::call(const ops::Row& row, std::span<const Ca
       trace.write(*into[i], *values[i]);
       continue;
     }
-    auto storage = Storage::create(outputs[i].type->bytes());
-    storage->recording = trace.id();
+    auto storage = Storage::create(outputs[i].type->bytes(), trace.id());
     trace.bind_new(storage, *values[i]);
     outputs[i].storage = std::move(storage);
   }
@@ -183,25 +187,18 @@ std::vector<Engine::Output> Engine::call(const ops::Row& row, std::span<const Ca
 
 namespace {
 
-// What of a strict trace must outlive it: the storages that it gives a value.
-struct Assignment {
-  std::shared_ptr<Storage> storage;
-  size_t output;
-};
-
 // On a mesh: what existed keeps its layout, a new value takes that of the first argument of its dimensions.
-std::vector<hlo::Sharding> strict_shardings(const Trace& trace, std::span<const Assignment> assignments,
-                                            std::span<const ValueId> outputs) {
-  std::vector<hlo::Sharding> shardings(Engine::hlo_mesh() ? outputs.size() : 0);
+std::vector<hlo::Sharding> strict_shardings(const Trace& trace, std::span<const Assignment> assignments) {
+  std::vector<hlo::Sharding> shardings(Engine::hlo_mesh() ? assignments.size() : 0);
   if (shardings.empty()) return shardings;
-  for (const Assignment& a : assignments) {
-    const Dims& dims = trace.type(outputs[a.output]).dims;
+  for (size_t i = 0; i < assignments.size(); ++i) {
+    const Dims& dims = assignments[i].type.dims;
     for (const External& external : trace.externals())
       if (external.type.dims == dims) {
-        shardings[a.output] = external.sharding;
+        shardings[i] = external.sharding;
         break;
       }
-    shardings[a.output] = a.storage->layout_of(dims).value_or(shardings[a.output]);
+    shardings[i] = layout_of(*assignments[i].storage, dims).value_or(shardings[i]);
   }
   return shardings;
 }
@@ -210,14 +207,8 @@ std::vector<hlo::Sharding> strict_shardings(const Trace& trace, std::span<const 
 
 void Engine::run_strict(Trace& trace, RandomPosition position) {
   std::vector<ValueId> outputs;
-  std::vector<Assignment> assignments;
+  std::vector<Assignment> assignments;  // by output
   std::vector<std::pair<size_t, size_t>> aliases;
-  auto assign = [&](const Binding& binding) {
-    std::shared_ptr<Storage> storage = binding.storage.lock();
-    if (!storage) return;
-    assignments.push_back({std::move(storage), outputs.size()});
-    outputs.push_back(binding.value);
-  };
   // Born storages first, by value, so that equal calls give equal programs whatever the order of the map.
   std::vector<const Binding*> bindings;
   for (const auto& [id, binding] : trace.bindings())
@@ -225,56 +216,34 @@ void Engine::run_strict(Trace& trace, RandomPosition position) {
   std::sort(bindings.begin(), bindings.end(), [](const Binding* a, const Binding* b) {
     return std::pair(!a->born, a->value) < std::pair(!b->born, b->value);
   });
-  for (const Binding* binding : bindings) assign(*binding);
-  for (size_t i = 0; i < trace.externals().size(); ++i)
-    for (const Assignment& a : assignments)
-      if (trace.externals()[i].storage == a.storage && trace.externals()[i].type == trace.type(outputs[a.output]) &&
-          trace.externals()[i].type.elements() > 0)
-        aliases.emplace_back(i, a.output);
-
-  std::shared_ptr<const Program> compiled = program(trace, outputs, aliases, "eager", strict_shardings(trace, assignments, outputs));
-  std::vector<std::shared_ptr<const Array>> externals;
-  for (const External& external : trace.externals()) externals.push_back(external.value);
-  std::vector<int64_t> kept;
-  {
-    std::lock_guard lock(storage_mutex());
-    for (int64_t parameter : compiled->aliased) {
-      const External& external = trace.externals()[compiled->externals[parameter]];
-      // Two references are the storage's and the trace's, one more is ours.
-      bool donated = external.storage->value == external.value && external.value.use_count() == 3;
-      if (!donated) kept.push_back(parameter);
-    }
+  for (const Binding* binding : bindings) {
+    std::shared_ptr<Storage> storage = binding->storage.lock();
+    if (!storage) continue;
+    assignments.push_back({std::move(storage), trace.type(binding->value), nullptr});
+    outputs.push_back(binding->value);
   }
-  std::vector<std::shared_ptr<const Array>> results;
+  for (size_t i = 0; i < trace.externals().size(); ++i)
+    for (size_t output = 0; output < outputs.size(); ++output)
+      if (trace.externals()[i].storage == assignments[output].storage && trace.externals()[i].type == assignments[output].type &&
+          trace.externals()[i].type.elements() > 0)
+        aliases.emplace_back(i, output);
+
+  std::shared_ptr<const Program> compiled = program(trace, outputs, aliases, "eager", strict_shardings(trace, assignments));
+  std::vector<std::shared_ptr<Storage>> storages;
+  for (const External& external : trace.externals()) storages.push_back(external.storage);
+  const std::vector<std::shared_ptr<const Array>> externals = trace.take_values();
+  Handover handover;
+  const std::vector<int64_t> kept = offer(handover, *compiled, storages, externals);
+  Launched launched;
   try {
-    results = launch(*compiled, {externals, kept, trace.numbers(), position});
+    launched = launch(*compiled, {externals, kept, trace.numbers(), position});
   } catch (const std::exception& error) {
-    std::lock_guard lock(storage_mutex());
-    auto reason = std::make_shared<const std::string>(error.what());
-    for (const Assignment& a : assignments) {
-      a.storage->recording = 0;
-      if (a.storage->value && !a.storage->value->deleted()) continue;  // not given away yet: it keeps its value
-      a.storage->value = nullptr;
-      a.storage->failure = reason;
-    }
+    handover.fail(error.what());
     throw;
   }
-  {
-    std::lock_guard lock(storage_mutex());
-    for (const Assignment& a : assignments) {
-      a.storage->type = compiled->outputs[a.output];
-      a.storage->value = results[a.output];
-      a.storage->recording = 0;
-      a.storage->failure = nullptr;
-    }
-  }
-  raise_failed_checks_if_many();
-  if (debug_) {
-    for (const auto& array : results)
-      if (array)
-        for (const auto& shard : array->shards()) shard->ready().await();
-    raise_failed_checks();
-  }
+  for (size_t i = 0; i < assignments.size(); ++i) assignments[i].array = launched.outputs[i];
+  handover.commit(assignments);
+  finish(std::move(launched.launch));
 }
 
 // With FLAMBEAU_DUMP=folder, each program's text is written there before it is compiled.
@@ -289,12 +258,17 @@ static void dump(std::string_view name, std::string_view text) {
 std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<const ValueId> outputs,
                                                std::span<const std::pair<size_t, size_t>> aliases, std::string_view name,
                                                std::span<const hlo::Sharding> shardings) {
+  std::shared_ptr<const AskedOptions> asked;
+  {
+    std::lock_guard lock(programs_mutex_);
+    asked = asked_options_;
+  }
   KeyHasher h;
   Key key = trace.key();
   h.add(key.high, key.low, outputs.size());
   for (ValueId id : outputs) h.add(id);
   for (auto [external, output] : aliases) h.add(external, output);
-  h.add(mesh_hash(), asked_options_hash_);
+  h.add(mesh_hash(), asked ? asked->hash : 0);
   for (const hlo::Sharding& sharding : shardings) h.add(std::string_view(encode_sharding(sharding)));
   key = h.key();
 
@@ -321,12 +295,13 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     dump(name, text);
     for (size_t i = 0; i < lowered.externals.size(); ++i)
       if (lowered.graph->parameter_signature(i).aliasing_output) compiled->aliased.push_back(static_cast<int64_t>(i));
+    pjrt::CompileOptions options = compile_options(asked ? asked->flags : pjrt::CompileFlags{});
     if (client_) {
-      compiled->executable = client_->compile(text, compile_options());
+      compiled->executable = client_->compile(text, options);
     } else {
       compiled->graph = std::move(lowered.graph);
       compiled->text = std::move(text);
-      compiled->options = compile_options();
+      compiled->options = std::move(options);
     }
     compiled->externals = std::move(lowered.externals);
     for (ValueId id : outputs) compiled->outputs.push_back(trace.type(id));
@@ -334,7 +309,7 @@ std::shared_ptr<const Program> Engine::program(const Trace& trace, std::span<con
     compiled->floats = lowered.floats;
     compiled->integers = lowered.integers;
     compiled->random = lowered.random;
-    compiled->checks = std::move(lowered.checks);
+    if (!lowered.checks.empty()) compiled->checks = std::make_shared<const std::vector<std::string>>(std::move(lowered.checks));
     counters_.programs_compiled.fetch_add(1, std::memory_order_relaxed);
     counters_.compile_microseconds += std::chrono::duration_cast<std::chrono::microseconds>(
                                           std::chrono::steady_clock::now() - begin)
@@ -354,8 +329,8 @@ void Engine::forget_programs() {
   programs_.clear();
 }
 
-pjrt::CompileOptions Engine::compile_options() const {
-  pjrt::CompileOptions options{.overrides = asked_options_, .preferences = preferred_options_};
+pjrt::CompileOptions Engine::compile_options(const pjrt::CompileFlags& asked) const {
+  pjrt::CompileOptions options{.overrides = asked, .preferences = preferred_options_};
   if (target_.platform == "cpu") options.overrides.try_emplace("xla_cpu_enable_fast_min_max", false);  // it loses NaNs
   if (!mesh_) return options;
   options.num_partitions = static_cast<int>(mesh_->mesh.size());
@@ -418,86 +393,72 @@ std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> Engine::execute(const Pr
   return results;
 }
 
-std::vector<std::shared_ptr<const Array>> Engine::launch(const Program& program, const Launch& launch) {
+namespace {
+
+// What the results of a launch carry: the checks that its inputs carry and that may still fail, and its own.
+std::shared_ptr<const CheckList> checks_of(std::span<const std::shared_ptr<const Array>> inputs, std::shared_ptr<LaunchChecks> own) {
+  CheckList checks;
+  const CheckList* last = nullptr;
+  size_t sources = 0;
+  for (const auto& input : inputs) {
+    if (!input || !input->checks() || input->checks().get() == last) continue;
+    last = input->checks().get();
+    ++sources;
+    std::ranges::copy_if(*last, std::back_inserter(checks), [](const auto& check) { return !check->settled(); });
+  }
+  if (sources > 1) {
+    std::ranges::sort(checks, [](const auto& a, const auto& b) { return a->before(*b); });
+    const auto repeated = std::ranges::unique(checks);
+    checks.erase(repeated.begin(), repeated.end());
+  }
+  if (own) checks.push_back(std::move(own));
+  return checks.empty() ? nullptr : std::make_shared<const CheckList>(std::move(checks));
+}
+
+}  // namespace
+
+Engine::Launched Engine::launch(const Program& program, const Launch& launch) {
   std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results;
   if (client_) results = execute(program, launch);
-  std::vector<std::shared_ptr<const Array>> outputs(program.outputs.size());
+  Launched launched;
+  for (const auto& of_device : results)  // a program's outputs are ready together
+    if (!of_device.empty()) launched.launch.ready.push_back(of_device.front()->ready());
+  if (program.checks && client_)
+    launched.launch.checks = std::make_shared<LaunchChecks>(std::move(results.front().back()), program.checks);
+  const std::shared_ptr<const CheckList> checks = checks_of(launch.externals, launched.launch.checks);
+  launched.outputs.resize(program.outputs.size());
   size_t next = 0;
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  for (size_t i = 0; i < launched.outputs.size(); ++i) {
     if (program.outputs[i].elements() == 0) continue;
     std::vector<std::unique_ptr<pjrt::Buffer>> shards;
     shards.reserve(results.size());
     for (auto& of_device : results) shards.push_back(std::move(of_device[next]));
-    outputs[i] = std::make_shared<const Array>(std::move(shards), mesh_ ? program.shardings[i] : hlo::Sharding{});
+    launched.outputs[i] = std::make_shared<const Array>(std::move(shards), mesh_ ? program.shardings[i] : hlo::Sharding{}, checks);
     ++next;
   }
-  if (!client_) return outputs;
-  if (!program.checks.empty()) collect_checks(std::move(results.front()[next]), program.checks);
-  for (const auto& output : outputs)
-    if (output) {
-      for (const auto& shard : output->shards()) note(shard->ready());
-      break;  // a program's outputs are ready together
-    }
-  return outputs;
+  return launched;
 }
 
-// ---- waiting, checks ------------------------------------------------------------------------------------------------------
-
-void Engine::note(pjrt::Event launched) {
-  std::optional<pjrt::Event> oldest;
-  {
-    std::lock_guard lock(pending_mutex_);
-    if (launched_.size() >= kRememberedLaunches) {
-      std::erase_if(launched_, [](const pjrt::Event& event) { return event.ready(); });
-      if (launched_.size() >= kRememberedLaunches) oldest = launched_.front();
-    }
-    launched_.push_back(std::move(launched));
+std::vector<int64_t> Engine::offer(Handover& handover, const Program& program, std::span<const std::shared_ptr<Storage>> storages,
+                                   std::span<const std::shared_ptr<const Array>> externals) {
+  std::vector<Handover::Offer> offers;
+  for (int64_t parameter : program.aliased) {
+    const size_t external = program.externals[static_cast<size_t>(parameter)];
+    offers.push_back({storages[external], &externals[external]});
   }
-  if (!oldest) return;
-  try {
-    oldest->await();  // the host is thousands of ops ahead of the device
-  } catch (const Error&) {
-    // The next synchronize() raises it: this launch is another one's.
-  }
+  const std::vector<bool> given = handover.offer(offers);
+  std::vector<int64_t> kept;
+  for (size_t i = 0; i < given.size(); ++i)
+    if (!given[i]) kept.push_back(program.aliased[i]);
+  counters_.donations.fetch_add(static_cast<int64_t>(given.size() - kept.size()), std::memory_order_relaxed);
+  return kept;
 }
 
-void Engine::collect_checks(std::unique_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages) {
-  std::lock_guard lock(pending_mutex_);
-  checks_.push_back({std::move(flags), messages});
-}
-
-void Engine::raise_failed_checks_if_many() {
-  {
-    std::lock_guard lock(pending_mutex_);
-    if (checks_.size() < kRememberedChecks) return;
-  }
-  raise_failed_checks();
-}
-
-void Engine::raise_failed_checks() {
-  std::vector<PendingCheck> checks;
-  {
-    std::lock_guard lock(pending_mutex_);
-    checks.swap(checks_);
-  }
-  std::optional<std::string> first;
-  for (const PendingCheck& check : checks) {
-    std::vector<uint8_t> failed(check.messages.size());
-    check.flags->to_host(failed.data());
-    for (size_t i = 0; i < failed.size() && !first; ++i)
-      if (failed[i]) first = check.messages[i];
-  }
-  if (first) throw InvalidArgument(*first);
-}
-
-void Engine::synchronize() {
-  std::vector<pjrt::Event> launched;
-  {
-    std::lock_guard lock(pending_mutex_);
-    launched.swap(launched_);
-  }
-  for (const pjrt::Event& event : launched) event.await();
-  raise_failed_checks();
+void Engine::finish(InFlightLaunch launch) {
+  if (!client_) return;
+  if (!debug_) return in_flight_.add(std::move(launch));
+  for (const pjrt::Event& event : launch.ready) event.await();
+  if (launch.checks) raise_failed({launch.checks});
 }
 
 }  // namespace flambeau::runtime

@@ -8,7 +8,8 @@
 // are printed and not compiled, launching one gives the types of its results, and reading a value is an InvalidArgument.
 //
 // Threads: every function may be called from any thread. Compilation holds no lock that a running op needs; two requests for
-// one program compile it once. The value of a storage is guarded by storage_mutex().
+// one program compile it once. A failure is raised by the call that it belongs to, by synchronize(), or by who reads a value that it
+// concerns; never by another launch.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "pjrt/pjrt.h"
+#include "runtime/in_flight.h"
 #include "runtime/lower.h"
 #include "runtime/storage.h"
 #include "runtime/target.h"
@@ -43,6 +45,7 @@ struct Counters {
   std::atomic<int64_t> programs_compiled{0};
   std::atomic<int64_t> programs_reused{0};
   std::atomic<int64_t> executions{0};
+  std::atomic<int64_t> donations{0};  // arrays that executions were given to take over
   std::atomic<int64_t> compile_microseconds{0};
 };
 
@@ -57,7 +60,7 @@ struct Program {
   std::vector<Type> outputs;            // of the wanted values; those without elements are not among the results
   std::vector<hlo::Sharding> shardings;  // of the outputs, with a mesh
   bool floats = false, integers = false, random = false;
-  std::vector<std::string> checks;
+  std::shared_ptr<const std::vector<std::string>> checks;  // messages; null: none
 };
 
 class Engine {
@@ -80,7 +83,6 @@ class Engine {
   void set_mesh(std::optional<hlo::Mesh> mesh);
   const DeviceMesh* mesh() const { return mesh_.get(); }
   // What the compiler is told of every program from then on, before what is preferred for the target (runtime/compile_options.h).
-  // Not while another thread makes programs.
   void set_compile_options(pjrt::CompileFlags options);
   // The mesh of the engine that is running, and a number that differs between meshes; null and 0 without one.
   static const hlo::Mesh* hlo_mesh();
@@ -113,9 +115,9 @@ class Engine {
   // Copies dense row-major elements of the tensor's own type and shape in (during the call) and out (waiting).
   void upload(const TensorRef& destination, const void* data);
   void download(const TensorRef& source, void* data);
-  // Waits for everything that was launched, and raises what failed.
-  void synchronize();
-  // `storage` gets `nbytes`, keeping the bytes that fit.
+  // Waits for everything that was launched, and raises the first failure with the number of the others.
+  void synchronize() { in_flight_.wait_for_all(); }
+  // `storage` gets `nbytes`, keeping the bytes that fit; a resize that fails changes nothing.
   void resize(Storage& storage, int64_t nbytes);
 
   // The trace that this thread records into; null: strict.
@@ -136,53 +138,55 @@ class Engine {
     std::span<const RecordedNumber> numbers;
     RandomPosition random;
   };
-  // One array for each output; null where it has no elements.
-  std::vector<std::shared_ptr<const Array>> launch(const Program& program, const Launch& launch);
+  struct Launched {
+    std::vector<std::shared_ptr<const Array>> outputs;  // null where there are no elements
+    InFlightLaunch launch;
+  };
+  Launched launch(const Program& program, const Launch& launch);
+  // For the end of a call whose results have their place: remembers the launch, or in debug mode awaits it and raises its failures.
+  void finish(InFlightLaunch launch);
+  // Offers the arrays of aliased parameters to a launch. `storages` are those that they come from, by external of the trace; the array is
+  // `externals`' alone beside its storage. Gives the parameters that are not given away.
+  std::vector<int64_t> offer(Handover& handover, const Program& program, std::span<const std::shared_ptr<Storage>> storages,
+                             std::span<const std::shared_ptr<const Array>> externals);
 
   // Gives an uninitialised storage zeros of the tensor's dtype.
   void materialise(const TensorRef& tensor);
   // Makes `tensor` one whose storage holds exactly its elements, in its type and shape; a copy, which is returned, where it is not.
   std::shared_ptr<Storage> dense(TensorRef& tensor);
-  // Raises a failed check when so many are waiting that they should be looked at. For the end of a launch: its results have a place.
-  void raise_failed_checks_if_many();
 
  private:
   explicit Engine(const EngineOptions& options);
-  pjrt::CompileOptions compile_options() const;
+  pjrt::CompileOptions compile_options(const pjrt::CompileFlags& asked) const;
   std::shared_ptr<const Array> array_of(const Type& type, const hlo::Sharding& sharding, const void* data);
   // A dense copy of what `source` shows, whole on every device.
   std::shared_ptr<const Array> gathered(const TensorRef& source);
   std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> execute(const Program& program, const Launch& launch);
   void run_strict(Trace& trace, RandomPosition position);
-  void note(pjrt::Event launched);
-  void collect_checks(std::unique_ptr<pjrt::Buffer> flags, const std::vector<std::string>& messages);
-  void raise_failed_checks();
 
   EngineOptions options_;
   std::shared_ptr<const pjrt::Client> client_;
   Target target_;
   std::unique_ptr<const DeviceMesh> mesh_;
-  pjrt::CompileFlags asked_options_, preferred_options_;
-  uint64_t asked_options_hash_ = 0;  // part of every program's key
+  pjrt::CompileFlags preferred_options_;
   Counters counters_;
   std::atomic<bool> debug_{false};
 
+  struct AskedOptions {
+    pjrt::CompileFlags flags;
+    uint64_t hash = 0;  // part of every program's key
+  };
   struct KeyHash {
     size_t operator()(const Key& key) const { return key.low; }
   };
   std::mutex programs_mutex_;
+  std::shared_ptr<const AskedOptions> asked_options_;
   std::unordered_map<Key, std::shared_future<std::shared_ptr<const Program>>, KeyHash> programs_;
 
-  struct PendingCheck {
-    std::unique_ptr<pjrt::Buffer> flags;
-    std::vector<std::string> messages;
-  };
   std::mutex mesh_launch_mutex_;
   std::vector<pjrt::Event> mesh_in_flight_;  // of the last program on virtual devices
 
-  std::mutex pending_mutex_;
-  std::vector<PendingCheck> checks_;
-  std::vector<pjrt::Event> launched_;  // what synchronize() waits for
+  InFlight in_flight_;
 };
 
 }  // namespace flambeau::runtime

@@ -17,9 +17,7 @@ bool shows_all(const TensorRef& tensor) {
 
 std::shared_ptr<Storage> hold(const Type& type, std::shared_ptr<const Array> array) {
   std::shared_ptr<Storage> storage = Storage::create(type.bytes());
-  std::lock_guard lock(storage_mutex());
-  storage->type = type;
-  storage->value = std::move(array);
+  storage->set(type, std::move(array));
   return storage;
 }
 
@@ -45,10 +43,9 @@ std::shared_ptr<const Array> Engine::array_of(const Type& type, const hlo::Shard
 }
 
 hlo::Sharding Engine::sharding_of(const TensorRef& tensor) {
-  std::lock_guard lock(storage_mutex());
-  const Storage& storage = *tensor.storage;
-  if (!storage.value || storage.type != tensor.type() || !tensor.view.is_contiguous()) return {};
-  return storage.value->sharding();
+  const Held held = tensor.storage->held();
+  if (!held.array || held.type != tensor.type() || !tensor.view.is_contiguous()) return {};
+  return held.array->sharding();
 }
 
 void Engine::upload(const TensorRef& destination, const void* data) {
@@ -63,21 +60,12 @@ void Engine::upload(const TensorRef& destination, const void* data) {
   }
   std::shared_ptr<Storage> target = shows_all(destination) ? destination.storage->shared_from_this() : Storage::create(type.bytes());
   hlo::Sharding sharding;
-  {
-    std::lock_guard lock(storage_mutex());  // state keeps its dimensions and layout, also when it is replaced through a reshaped view
-    if (target->value && target->type.dtype == type.dtype && target->type.elements() == type.elements()) {
-      type = target->type;
-      sharding = target->value->sharding();
-    }
+  // State keeps its dimensions and layout, also when it is replaced through a reshaped view.
+  if (const Held held = target->held(); held.array && held.type.dtype == type.dtype && held.type.elements() == type.elements()) {
+    type = held.type;
+    sharding = held.array->sharding();
   }
-  std::shared_ptr<const Array> array = array_of(type, sharding, data);
-  {
-    std::lock_guard lock(storage_mutex());
-    target->type = type;
-    target->value = std::move(array);
-    target->recording = 0;
-    target->failure = nullptr;
-  }
+  target->set(type, array_of(type, sharding, data));
   if (target.get() == destination.storage) return;
   CallArgument arguments[] = {TensorRef{target.get(), View::contiguous(type.dims), type.dtype}, type.dtype};
   std::optional<TensorRef> into[] = {destination};
@@ -90,19 +78,14 @@ void Engine::download(const TensorRef& source, void* data) {
   if (current())
     raise<InvalidArgument>("[capture] the value of a tensor {} is read on the host while a step is recorded; return the tensor from the "
                            "captured function and read it afterwards", type.to_string());
-  std::shared_ptr<const Array> array;
-  bool dense = false;
-  {
-    std::lock_guard lock(storage_mutex());
-    const Storage& storage = *source.storage;
-    if (storage.failure) throw Error(*storage.failure);
-    if (storage.recording != 0)
-      raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside");
-    array = storage.value;
-    dense = array && storage.type.dtype == type.dtype && storage.type.elements() == type.elements() && source.view.offset == 0 &&
-            source.view.is_contiguous();
-    if (dense) type = storage.type;
-  }
+  const Held held = source.storage->held();
+  if (held.failure) throw Error(*held.failure);
+  if (held.recording != 0)
+    raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside");
+  std::shared_ptr<const Array> array = held.array;
+  const bool dense = array && held.type.dtype == type.dtype && held.type.elements() == type.elements() && source.view.offset == 0 &&
+                     source.view.is_contiguous();
+  if (dense) type = held.type;
   client();  // raises where nothing can be read
   if (!array) {
     std::memset(data, 0, static_cast<size_t>(type.bytes()));
@@ -110,7 +93,7 @@ void Engine::download(const TensorRef& source, void* data) {
   }
   if (!dense || (mesh_ && !held_whole(*mesh_, array->sharding(), type.dims))) array = gathered(source);
   download_array(mesh_.get(), *array, type, data);
-  raise_failed_checks();
+  if (array->checks()) raise_failed(*array->checks());
 }
 
 std::shared_ptr<const Array> Engine::gathered(const TensorRef& source) {
@@ -118,63 +101,47 @@ std::shared_ptr<const Array> Engine::gathered(const TensorRef& source) {
   CallArgument arguments[] = {source, source.dtype};
   const ValueId outputs[] = {*trace.append(kIdentity, arguments)[0]};
   const hlo::Sharding shardings[] = {{}};
-  std::vector<std::shared_ptr<const Array>> externals;
-  for (const External& external : trace.externals()) externals.push_back(external.value);
+  const std::vector<std::shared_ptr<const Array>> externals = trace.take_values();
   std::shared_ptr<const Program> copy = program(trace, outputs, {}, "eager", std::span(shardings).first(mesh_ ? 1 : 0));
-  return launch(*copy, {externals, {}, trace.numbers(), {}})[0];
+  return launch(*copy, {externals, {}, trace.numbers(), {}}).outputs[0];  // who asks for it waits for it
 }
 
 void Engine::materialise(const TensorRef& tensor) {
-  {
-    std::lock_guard lock(storage_mutex());
-    if (tensor.storage->value || tensor.storage->nbytes() == 0 || tensor.storage->failure || tensor.storage->recording != 0) return;
-  }
-  std::vector<char> zeros(client_ ? static_cast<size_t>(tensor.storage->nbytes()) : 0);
-  TensorRef all{tensor.storage, View::contiguous({tensor.storage->nbytes() / byte_size(tensor.dtype)}), tensor.dtype};
-  if (shows_all(tensor)) all.view = tensor.view;
-  struct Restore {
-    Trace* recording = current();
-    Restore() { set_current(nullptr); }
-    ~Restore() { set_current(recording); }
-  } restore;
-  upload(all, zeros.data());
+  Storage& storage = *tensor.storage;
+  const Held before = storage.held();
+  if (before.array || before.failure || before.recording != 0 || storage.nbytes() == 0) return;
+  Type type{tensor.dtype, {storage.nbytes() / byte_size(tensor.dtype)}};
+  if (shows_all(tensor)) type.dims = tensor.view.sizes;
+  const std::vector<char> zeros(client_ ? static_cast<size_t>(storage.nbytes()) : 0);
+  storage.replace(before, storage.nbytes(), type, array_of(type, {}, zeros.data()));  // unless another thread has written to it
 }
 
 std::shared_ptr<Storage> Engine::dense(TensorRef& tensor) {
   materialise(tensor);
-  {
-    std::lock_guard lock(storage_mutex());
-    const Storage& storage = *tensor.storage;
-    if (tensor.view.elements() == 0 || storage.failure || storage.type == tensor.type()) return nullptr;
-  }
+  if (const Held held = tensor.storage->held(); tensor.view.elements() == 0 || held.failure || held.type == tensor.type()) return nullptr;
   CallArgument arguments[] = {tensor, tensor.dtype};
   std::shared_ptr<Storage> copy = call(kIdentity, arguments)[0].storage;
   tensor = {copy.get(), View::contiguous(tensor.view.sizes), tensor.dtype};
   return copy;
 }
 
+// The new value is made beside the old one, so that a failure leaves that as it was.
 void Engine::resize(Storage& storage, int64_t nbytes) {
   if (current()) raise<NotImplemented>("[capture] a tensor's storage is resized while a step is recorded; give it its size before");
-  std::shared_ptr<const Array> old;
-  Type type;
-  {
-    std::lock_guard lock(storage_mutex());
-    old = std::exchange(storage.value, nullptr);
-    type = storage.type;
+  for (;;) {
+    const Held before = storage.held();
+    Held after;
+    const int64_t kept = before.array ? std::min(nbytes / byte_size(before.type.dtype), before.type.elements()) : 0;
+    if (kept > 0) {
+      const auto source = hold(before.type, before.array), target = Storage::create(nbytes);
+      CallArgument arguments[] = {TensorRef{source.get(), View::contiguous({kept}), before.type.dtype}, before.type.dtype};
+      std::optional<TensorRef> into[] = {TensorRef{target.get(), View::contiguous({kept}), before.type.dtype}};
+      call(kIdentity, arguments, into);
+      after = target->held();
+    }
+    if (storage.replace(before, nbytes, after.type, after.array)) return;
+    // Another thread has written to it meanwhile.
   }
-  storage.set_nbytes(nbytes);
-  if (!old || nbytes == 0) return;
-  int64_t kept = std::min(nbytes / byte_size(type.dtype), type.elements());
-  if (kept == 0) return;
-  auto source = Storage::create(type.bytes());
-  {
-    std::lock_guard lock(storage_mutex());
-    source->value = std::move(old);
-    source->type = type;
-  }
-  CallArgument arguments[] = {TensorRef{source.get(), View::contiguous({kept}), type.dtype}, type.dtype};
-  std::optional<TensorRef> into[] = {TensorRef{&storage, View::contiguous({kept}), type.dtype}};
-  call(kIdentity, arguments, into);
 }
 
 }  // namespace flambeau::runtime

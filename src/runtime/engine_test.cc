@@ -2,6 +2,8 @@
 // The fake plugin computes nothing (every output is zeros), which is enough to see what is compiled, launched, kept and raised.
 #include "runtime/engine.h"
 
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -15,6 +17,7 @@
 namespace flambeau::runtime {
 namespace {
 
+using pjrt::fake::donated;
 using pjrt::fake::FaultScope;
 using pjrt::fake::live;
 
@@ -26,8 +29,8 @@ const ops::Row& row(std::string_view name) { return *ops::find_row(name); }
 struct Tensor {
   std::shared_ptr<Storage> storage;
   Dims dims;
-  explicit Tensor(Dims d) : storage(Storage::create(Type{DType::F32, d}.bytes())), dims(std::move(d)) {
-    std::vector<float> values(static_cast<size_t>(Type{DType::F32, dims}.elements()), 1);
+  explicit Tensor(Dims d, float value = 1) : storage(Storage::create(Type{DType::F32, d}.bytes())), dims(std::move(d)) {
+    std::vector<float> values(static_cast<size_t>(Type{DType::F32, dims}.elements()), value);
     engine().upload(ref(), values.data());
   }
   TensorRef ref() const { return {storage.get(), View::contiguous(dims), DType::F32}; }
@@ -49,6 +52,10 @@ std::vector<Engine::Output> add(const Tensor& x, double alpha, const Tensor* int
 void expect_error(const std::function<void()>& f, const std::string& part) {
   EXPECT_THAT(f, testing::ThrowsMessage<Error>(testing::HasSubstr(part)));
 }
+
+class NoRandom : public RandomSource {
+  RandomPosition advance(uint64_t) override { return {}; }
+};
 
 int64_t compiled() { return engine().counters().programs_compiled; }
 
@@ -123,15 +130,193 @@ TEST(Engine, TwoRequestsForOneProgramCompileItOnce) {
   EXPECT_EQ(compiled(), before + 1);
 }
 
-TEST(Engine, ABufferThatOthersHoldIsNotDonated) {
-  Tensor x({16}), y({16});
+// ---- donation -------------------------------------------------------------------------------------------------------------
+
+TEST(Donation, GivesAwayWhatNobodyElseHolds) {
+  Tensor x({16});
+  const int64_t before = donated();
   add(x, 0.5, &x);
-  std::weak_ptr<const Array> old = x.storage->value;
+  EXPECT_EQ(donated(), before + 1);
+  const std::shared_ptr<const Array> held = x.storage->held().array;
   add(x, 0.5, &x);
-  EXPECT_TRUE(old.expired());  // donated, and gone
-  std::shared_ptr<const Array> held = x.storage->value;
-  add(x, 0.5, &x);
+  EXPECT_EQ(donated(), before + 1);
   EXPECT_FALSE(held->deleted());
+  add(x, 0.5, &x);
+  EXPECT_EQ(donated(), before + 2);
+}
+
+TEST(Donation, AStepGivesItsStateAndNotItsInputs) {
+  Tensor state({21}), input({21});
+  std::unique_ptr<StepProgram> step;
+  {
+    Recording recording("accumulate");
+    const auto placeholder = recording.add_input(input.ref().type());
+    CallArgument arguments[] = {state.ref(), TensorRef{placeholder.get(), View::contiguous(input.dims), DType::F32}, number(1)};
+    std::optional<TensorRef> into[] = {state.ref()};
+    engine().call(row("aten::add.Tensor"), arguments, into);
+    step = recording.finish({});
+  }
+  NoRandom random;
+  const TensorRef inputs[] = {input.ref()}, both[] = {state.ref()};
+  const int64_t before = donated();
+  step->run(inputs, random);
+  EXPECT_EQ(donated(), before + 1);
+  EXPECT_EQ(input.values()[0], 1);
+  step->run(both, random);  // the state is an input, too
+  EXPECT_EQ(donated(), before + 1);
+  EXPECT_EQ(state.values()[0], 0);
+}
+
+// A launch that has been decided upon and not made yet, as another thread sees it.
+TEST(Donation, NobodySeesWhatIsGivenAway) {
+  Tensor x({22});
+  const Type type = x.ref().type();
+  for (const bool fails : {true, false}) {
+    std::vector<std::shared_ptr<const Array>> externals = {x.storage->held().array};
+    const Handover::Offer offers[] = {{x.storage, &externals[0]}};
+    Handover handover;
+    ASSERT_THAT(handover.offer(offers), testing::ElementsAre(true));
+    auto reader = std::async(std::launch::async, [&] { return x.values()[0]; });
+    EXPECT_EQ(reader.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    if (fails) {
+      handover.fail("a failed launch");
+      EXPECT_EQ(reader.get(), 1);  // what it gave came back
+      EXPECT_EQ(x.storage->held().array, externals[0]);
+    } else {
+      const Assignment next[] = {{x.storage, type, Tensor({22}, 2).storage->held().array}};
+      handover.commit(next);
+      EXPECT_EQ(reader.get(), 2);
+    }
+  }
+}
+
+TEST(Donation, OnlyWhatALaunchConsumedIsLostWithIt) {
+  Tensor x({24}), target({24}), shared({24});
+  const std::shared_ptr<const Array> held = shared.storage->held().array;
+  {
+    FaultScope faults({.execute_spent = {.text = "spent"}});
+    for (const Tensor* t : {&target, &shared}) expect_error([&] { add(*t, 0.5, t); }, "spent");
+  }
+  EXPECT_EQ(x.values()[0], 1);
+  EXPECT_EQ(shared.values()[0], 1);
+  expect_error([&] { target.values(); }, "spent");
+  engine().upload(target.ref(), x.values().data());  // a new value ends the failure
+  EXPECT_EQ(target.values()[0], 1);
+}
+
+// ---- failures after the launch ----------------------------------------------------------------------------------------------
+
+// A launch with a check, whose flags the fake sets or not.
+std::vector<Engine::Output> select(const Tensor& x, bool fails) {
+  static const auto index = [] {
+    auto storage = Storage::create(8);
+    const int64_t zero = 0;
+    engine().upload({storage.get(), View::contiguous({1}), DType::S64}, &zero);
+    return storage;
+  }();
+  FaultScope faults({.true_flags = fails});
+  CallArgument arguments[] = {x.ref(), int64_t{0}, TensorRef{index.get(), View::contiguous({1}), DType::S64}};
+  return engine().call(row("aten::index_select"), arguments);
+}
+
+std::vector<float> values(const Engine::Output& output) {
+  std::vector<float> out(static_cast<size_t>(output.type->elements()), -1);
+  engine().download({output.storage.get(), View::contiguous(output.type->dims), DType::F32}, out.data());
+  return out;
+}
+
+constexpr const char* kOutOfRange = "index out of range";
+
+TEST(Failures, OfACheckAreNotRaisedByOtherLaunches) {
+  Tensor x({25}), y({26});
+  engine().synchronize();
+  const auto failed = select(x, true);
+  for (int i = 0; i < 600; ++i) {  // more than are remembered unread
+    EXPECT_TRUE(select(y, false)[0].storage);
+    add(y, 0.5, &y);
+  }
+  EXPECT_EQ(y.values()[0], 0);
+  EXPECT_EQ(x.values()[0], 1);
+  expect_error([&] { engine().synchronize(); }, kOutOfRange);
+  engine().synchronize();
+  EXPECT_EQ(values(failed[0])[0], 0);
+}
+
+TEST(Failures, OfACheckAreRaisedByReadersOfWhatItConcerns) {
+  Tensor x({27});
+  const auto failed = select(x, true);
+  CallArgument arguments[] = {TensorRef{failed[0].storage.get(), View::contiguous({1}), DType::F32}, x.ref(), number(1)};
+  const auto sum = engine().call(row("aten::add.Tensor"), arguments);
+  const auto passed = select(x, false);
+  EXPECT_EQ(values(passed[0]).size(), 1u);
+  expect_error([&] { values(sum[0]); }, kOutOfRange);
+  EXPECT_EQ(values(sum[0])[0], 0);  // once
+  engine().synchronize();
+}
+
+TEST(Failures, AreRaisedTogether) {
+  Tensor x({28});
+  engine().synchronize();
+  for (int i = 0; i < 300; ++i) select(x, true);
+  expect_error([&] { engine().synchronize(); }, "(and 299 more failures since the last wait)");
+  engine().synchronize();
+  {
+    FaultScope faults({.execute_late = {.text = "a late failure"}});
+    for (int i = 0; i < 3; ++i) add(x, 0.5);
+  }
+  select(x, true);
+  EXPECT_THAT([&] { engine().synchronize(); },
+              testing::ThrowsMessage<PluginError>(testing::AllOf(testing::HasSubstr("a late failure"), testing::HasSubstr("and 3 more"))));
+  engine().synchronize();
+}
+
+TEST(Failures, AreRaisedWhenNothingIsInFlight) {
+  Tensor x({29});
+  engine().synchronize();
+  const pjrt::fake::Live before = live();
+  {
+    FaultScope faults({.execute_late = {.text = "a late failure"}});
+    add(x, 0.5);
+  }
+  pjrt::fake::LaunchesHeld held;
+  add(x, 0.5);
+  auto waiter = std::async(std::launch::async, [] { engine().synchronize(); });
+  EXPECT_EQ(waiter.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  held.finish();
+  expect_error([&] { waiter.get(); }, "a late failure");
+  EXPECT_EQ(live().events, before.events);
+}
+
+TEST(Failures, OfAnOpAreRaisedByItselfInDebugMode) {
+  Tensor x({30});
+  engine().synchronize();
+  select(x, true);  // whose failure is another call's
+  engine().set_debug(true);
+  EXPECT_TRUE(add(x, 0.5)[0].storage);
+  EXPECT_TRUE(select(x, false)[0].storage);
+  expect_error([&] { select(x, true); }, kOutOfRange);
+  engine().set_debug(false);
+  expect_error([&] { engine().synchronize(); }, kOutOfRange);
+  engine().synchronize();
+}
+
+TEST(Resize, KeepsWhatFitsAndChangesNothingWhenItFails) {
+  Tensor x({31});
+  {
+    FaultScope faults({.execute = {.text = "no room"}});
+    expect_error([&] { engine().resize(*x.storage, 400); }, "no room");
+  }
+  {
+    FaultScope faults({.compile = {.text = "no room"}});
+    expect_error([&] { engine().resize(*x.storage, 500); }, "no room");
+  }
+  EXPECT_EQ(x.storage->nbytes(), 124);
+  EXPECT_EQ(x.values()[30], 1);
+  engine().resize(*x.storage, 400);
+  EXPECT_EQ(x.storage->nbytes(), 400);
+  engine().resize(*x.storage, 0);
+  EXPECT_EQ(x.storage->nbytes(), 0);
+  EXPECT_FALSE(x.storage->held().array);
 }
 
 TEST(Engine, NothingLeaks) {
@@ -161,10 +346,6 @@ TEST(Recording, LeavesEverythingAsItWasUnlessFinished) {
   }
   EXPECT_EQ(x.values()[0], 1);
 }
-
-class NoRandom : public RandomSource {
-  RandomPosition advance(uint64_t) override { return {}; }
-};
 
 TEST(Recording, AFailedStepKeepsTheStateThatWasNotDonated) {
   Tensor x({19}), untouched({19});

@@ -96,8 +96,9 @@ void run_as_one_of_two() {
   });
   const TensorRef x{storage.get(), View::contiguous(type.dims), type.dtype};
   const auto check = [&](const Storage& s, const Sharding& sharding) {
-    FLAMBEAU_CHECK(s.value && s.value->shards().size() == 4 && same_layout(s.value->sharding(), sharding), "four parts, laid out so");
-    for (size_t i = 0; i < 4; ++i) FLAMBEAU_CHECK(s.value->shards()[i]->device_id() == engine.mesh()->device_ids[i], "own devices");
+    const std::shared_ptr<const Array> array = s.held().array;
+    FLAMBEAU_CHECK(array && array->shards().size() == 4 && same_layout(array->sharding(), sharding), "four parts, laid out so");
+    for (size_t i = 0; i < 4; ++i) FLAMBEAU_CHECK(array->shards()[i]->device_id() == engine.mesh()->device_ids[i], "own devices");
   };
   const ops::Row& add = *ops::find_row("aten::add.Tensor");
   CallArgument arguments[] = {x, x, NumberRef{ops::Number{0.5}, false, std::nullopt}};

@@ -84,10 +84,7 @@ class Body {
  private:
   void bind(const std::string& name, ValueId id) {
     ids_[name] = id;
-    auto storage = Storage::create(joint_.body->type(id).bytes());
-    storage->recording = joint_.body->id();
-    joint_.body->bind_new(storage, id);
-    storages_[name] = std::move(storage);
+    storages_[name] = joint_.body->bind_new(id, 1).front();
   }
 
   std::unique_ptr<Trace> outer_;

@@ -19,8 +19,7 @@ Recording::~Recording() {
 }
 
 std::shared_ptr<Storage> Recording::add_input(const Type& type, const hlo::Sharding& sharding) {
-  auto storage = Storage::create(type.bytes());
-  storage->recording = trace_->id();
+  auto storage = Storage::create(type.bytes(), trace_->id());
   trace_->bind_input(storage, trace_->add_input(type, sharding));
   input_types_.push_back(type);
   return storage;
@@ -44,7 +43,7 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
   for (const auto& [id, binding] : bindings) {
     std::shared_ptr<Storage> storage = binding->storage.lock();
     if (!storage) continue;
-    if (binding->written && storage->recording == trace_->id())
+    if (binding->written && storage->recording() == trace_->id())
       raise<InvalidArgument>("[capture] '{}' writes to one of its inputs, and a replay gets others each time; clone it first, or read "
                              "it from outside as state", name_);
     if (!binding->born && !binding->written) continue;
@@ -59,7 +58,7 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
     program->shardings_.resize(program->outputs_.size());
     for (const StepProgram::Bound& bound : program->bound_)
       if (bound.kept)
-        program->shardings_[bound.output] = bound.kept->layout_of(trace_->type(program->outputs_[bound.output]).dims).value_or(hlo::Sharding{});
+        program->shardings_[bound.output] = layout_of(*bound.kept, trace_->type(program->outputs_[bound.output]).dims).value_or(hlo::Sharding{});
   }
   program->mesh_hash_ = Engine::mesh_hash();
   program->name_ = std::move(name_);
@@ -87,78 +86,73 @@ pjrt::MemoryStats StepProgram::memory_stats() {
   return program_->executable->memory_stats();
 }
 
-// The arrays of the declared inputs and of the state; storage_mutex() is held.
-void StepProgram::gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<const Array>>& externals) const {
+// The storages of the declared inputs and of the state, by external.
+std::vector<std::shared_ptr<Storage>> StepProgram::sources(std::span<const TensorRef> inputs) const {
+  std::vector<std::shared_ptr<Storage>> storages;
+  storages.reserve(trace_->externals().size());
   size_t next_input = 0;
-  for (const External& external : trace_->externals()) {
-    Storage& storage = external.storage ? *external.storage : *inputs[next_input].storage;
-    if (!external.storage) ++next_input;
-    if (storage.failure) throw Error(*storage.failure);
-    if (external.type.elements() > 0 && (!storage.value || storage.type != external.type))
-      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {}, which is now {}; capture it anew after such a change", name_,
-                             external.type.to_string(), storage.value ? storage.type.to_string() : "without a value");
-    if (external.type.elements() > 0 && !same_layout(storage.value->sharding(), external.sharding))
-      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {} laid out as {}, which is now {}; capture it anew after such a "
-                             "change", name_, external.type.to_string(), with_rank(external.sharding, external.type.rank()).to_string(),
-                             with_rank(storage.value->sharding(), external.type.rank()).to_string());
-    externals.push_back(external.type.elements() > 0 ? storage.value : nullptr);
-  }
+  for (const External& external : trace_->externals())
+    storages.push_back(external.storage ? external.storage : inputs[next_input++].storage->shared_from_this());
+  return storages;
 }
 
-// Parameters whose array somebody else holds too: a replacement must not take it over.
-std::vector<int64_t> StepProgram::keep_shared(std::vector<std::shared_ptr<const Array>>& externals) const {
-  std::vector<int64_t> kept;
-  for (int64_t parameter : program_->aliased)
-    if (externals[program_->externals[static_cast<size_t>(parameter)]].use_count() > 2) kept.push_back(parameter);
-  return kept;
+// Their arrays, all at one moment.
+std::vector<std::shared_ptr<const Array>> StepProgram::gather(std::span<const std::shared_ptr<Storage>> storages) const {
+  std::vector<const Storage*> read;
+  for (const auto& storage : storages) read.push_back(storage.get());
+  std::vector<Held> values = held(read);
+  std::vector<std::shared_ptr<const Array>> arrays;
+  arrays.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const External& external = trace_->externals()[i];
+    Held& value = values[i];
+    if (value.failure) throw Error(*value.failure);
+    const bool has_elements = external.type.elements() > 0;
+    if (has_elements && (!value.array || value.type != external.type))
+      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {}, which is now {}; capture it anew after such a change", name_,
+                             external.type.to_string(), value.array ? value.type.to_string() : "without a value");
+    if (has_elements && !same_layout(value.array->sharding(), external.sharding))
+      raise<InvalidArgument>("[capture] '{}' was recorded for a tensor {} laid out as {}, which is now {}; capture it anew after such a "
+                             "change", name_, external.type.to_string(), with_rank(external.sharding, external.type.rank()).to_string(),
+                             with_rank(value.array->sharding(), external.type.rank()).to_string());
+    arrays.push_back(has_elements ? std::move(value.array) : nullptr);
+  }
+  return arrays;
 }
 
 std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random) {
   compile();
   FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
+  Engine& engine = Engine::get();
   std::vector<TensorRef> given(inputs.begin(), inputs.end());
   std::vector<std::shared_ptr<Storage>> made;  // keeps alive what `given` then points to
-  for (TensorRef& input : given) made.push_back(Engine::get().dense(input));
-  std::vector<std::shared_ptr<const Array>> externals;
-  externals.reserve(trace_->externals().size());
-  std::vector<int64_t> kept;
-  {
-    std::lock_guard lock(storage_mutex());
-    gather(given, externals);
-    kept = keep_shared(externals);
-  }
+  for (TensorRef& input : given) made.push_back(engine.dense(input));
+  const std::vector<std::shared_ptr<Storage>> storages = sources(given);
+  const std::vector<std::shared_ptr<const Array>> externals = gather(storages);
   RandomPosition position;
   if (trace_->random()) position = random.advance(trace_->drawn());
-  std::vector<std::shared_ptr<const Array>> arrays;
-  auto assign = [&](Storage& storage, size_t output) {
-    storage.type = trace_->type(outputs_[output]);
-    storage.value = arrays[output];
-    storage.recording = 0;
-    storage.failure = nullptr;
-  };
+  Handover handover;
+  const std::vector<int64_t> kept = engine.offer(handover, *program_, storages, externals);
+  Engine::Launched launched;
   try {
-    arrays = Engine::get().launch(*program_, {externals, kept, {}, position});
+    launched = engine.launch(*program_, {externals, kept, {}, position});
   } catch (const std::exception& error) {
-    auto reason = std::make_shared<const std::string>(fmt::format("the step '{}' that was to give this tensor failed: {}", name_, error.what()));
-    std::lock_guard lock(storage_mutex());
-    for (const Bound& bound : bound_)
-      if (bound.kept && bound.kept->value && bound.kept->value->deleted()) {
-        bound.kept->value = nullptr;
-        bound.kept->failure = reason;
-      }
+    handover.fail(fmt::format("the step '{}' that was to give this tensor failed: {}", name_, error.what()));
     throw;
   }
+  std::vector<Assignment> assignments;
+  const auto assign = [&](std::shared_ptr<Storage> storage, size_t output) {
+    assignments.push_back({std::move(storage), trace_->type(outputs_[output]), launched.outputs[output]});
+  };
+  for (const Bound& bound : bound_)
+    if (auto storage = bound.storage.lock()) assign(std::move(storage), bound.output);
   std::vector<std::shared_ptr<Storage>> results;
-  {
-    std::lock_guard lock(storage_mutex());
-    for (const Bound& bound : bound_)
-      if (auto storage = bound.storage.lock()) assign(*storage, bound.output);
-    for (size_t i = 0; i < result_types_.size(); ++i) {
-      results.push_back(Storage::create(result_types_[i].bytes()));
-      assign(*results.back(), result_outputs_[i]);
-    }
+  for (size_t i = 0; i < result_types_.size(); ++i) {
+    results.push_back(Storage::create(result_types_[i].bytes()));
+    assign(results.back(), result_outputs_[i]);
   }
-  Engine::get().raise_failed_checks_if_many();
+  handover.commit(assignments);
+  engine.finish(std::move(launched.launch));
   return results;
 }
 

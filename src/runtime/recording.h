@@ -41,8 +41,8 @@ class StepProgram {
     std::shared_ptr<Storage> kept;  // state that existed before; escaped tensors live as long as their user keeps them
     size_t output;
   };
-  void gather(std::span<const TensorRef> inputs, std::vector<std::shared_ptr<const Array>>& externals) const;
-  std::vector<int64_t> keep_shared(std::vector<std::shared_ptr<const Array>>& externals) const;
+  std::vector<std::shared_ptr<Storage>> sources(std::span<const TensorRef> inputs) const;
+  std::vector<std::shared_ptr<const Array>> gather(std::span<const std::shared_ptr<Storage>> storages) const;
 
   std::string name_;
   std::unique_ptr<Trace> trace_;

@@ -2,17 +2,22 @@
 //
 // A Storage has a logical size in bytes and a current value: one immutable, dense, row-major array of some element type and shape
 // (the base), on one device or spread over a mesh (array.h). Writing gives it another array. Tensors are views over it; a view of
-// another element type reads the base bit by bit. A storage without a value is uninitialised, which reads as zeros, or has no
+// another element type reads the base bit by bit. A storage without an array is uninitialised, which reads as zeros, or has no
 // elements.
 //
-// The value is guarded by the storage_mutex(); nothing outside of src/runtime reads it.
+// A launch may take an array over for its results (donation). Handover decides that: nobody else sees an array that is given away.
+//
+// Threads: every function may be called from any thread. One lock guards the values of all storages and is held for microseconds.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "hlo/graph.h"
 #include "runtime/array.h"
@@ -20,33 +25,84 @@
 
 namespace flambeau::runtime {
 
+// What a storage holds at one moment.
+struct Held {
+  hlo::Type type = {};                                   // of the array, when there is one
+  std::shared_ptr<const Array> array = nullptr;          // null: uninitialised
+  uint64_t recording = 0;                                // the trace it was made in; until that ends it has no value elsewhere
+  std::shared_ptr<const std::string> failure = nullptr;  // why there is no array: raised by readers
+};
+
 class Storage : public std::enable_shared_from_this<Storage> {
  public:
-  static std::shared_ptr<Storage> create(int64_t nbytes);
+  // `recording`: the trace that makes it; 0: none.
+  static std::shared_ptr<Storage> create(int64_t nbytes, uint64_t recording = 0);
   ~Storage();
 
   const uint64_t id;  // never reused, unlike addresses
-  int64_t nbytes() const { return nbytes_; }
-  void set_nbytes(int64_t nbytes);  // the account only; the engine resizes the value
+  int64_t nbytes() const { return nbytes_.load(std::memory_order_relaxed); }
 
-  // Guarded by storage_mutex().
-  hlo::Type type;                        // of the value, when there is one
-  std::shared_ptr<const Array> value;    // null: uninitialised
-  uint64_t recording = 0;                // the recording it was made in; until that ends it has no value elsewhere
-  std::shared_ptr<const std::string> failure;  // why there is no value: raised by readers
+  // What it holds. Waits while a launch that takes its array over is being made.
+  Held held() const;
+  uint64_t recording() const;
+  // It holds `array` from now on.
+  void set(const hlo::Type& type, std::shared_ptr<const Array> array);
+  // Its size becomes `nbytes` and its value that of `array`, provided that it still holds what `before` says; whether it does.
+  bool replace(const Held& before, int64_t nbytes, const hlo::Type& type, std::shared_ptr<const Array> array);
 
-  // How its value lies on a mesh, when it has one of these dimensions. Takes the lock.
-  std::optional<hlo::Sharding> layout_of(const hlo::Dims& dims) const;
-
-  std::shared_ptr<Storage> self;  // the reference that a c10::DataPtr stands for
+  std::shared_ptr<Storage> self;  // the reference that a c10::DataPtr stands for; its owner's alone
 
  private:
-  explicit Storage(int64_t nbytes);
-  int64_t nbytes_;
+  friend class Handover;
+  friend std::vector<Held> held(std::span<const Storage* const> storages);
+  Storage(int64_t nbytes, uint64_t recording);
+
+  // Guarded by the lock.
+  Held value_;
+  bool given_ = false;  // a launch has taken the array; it sets the next one, or gives this one back
+
+  std::atomic<int64_t> nbytes_;
 };
 
-// Guards the values of all storages; held for microseconds.
-std::mutex& storage_mutex();
+// What several storages hold, all at one moment. Waits as Storage::held() does.
+std::vector<Held> held(std::span<const Storage* const> storages);
+
+// How a storage's value lies on a mesh, when it has one of these dimensions.
+std::optional<hlo::Sharding> layout_of(const Storage& storage, const hlo::Dims& dims);
+
+// A new value of a storage.
+struct Assignment {
+  std::shared_ptr<Storage> storage;
+  hlo::Type type;
+  std::shared_ptr<const Array> array;  // null: no elements
+};
+
+// The arrays that one launch takes over.
+//
+// An array is given away when its storage and the launch hold the only references. offer() takes the storage's reference in the same step,
+// so a thread that reads the storage later waits for the launch, and one that read it before keeps the array from being given.
+// Between offer() and commit() or fail() the calling thread reads none of these storages.
+class Handover {
+ public:
+  Handover() = default;
+  ~Handover();  // fails when neither was called
+  Handover(const Handover&) = delete;
+  Handover& operator=(const Handover&) = delete;
+
+  struct Offer {
+    std::shared_ptr<Storage> storage;
+    const std::shared_ptr<const Array>* array;  // the launch's only reference
+  };
+  // By offer: whether its array is given away.
+  std::vector<bool> offer(std::span<const Offer> offers);
+  // The launch was made: storages get their new values, all at one moment.
+  void commit(std::span<const Assignment> assignments);
+  // It failed: storages get back what they gave; one whose array the launch consumed all the same raises `reason` when it is read.
+  void fail(const std::string& reason);
+
+ private:
+  std::vector<std::pair<std::shared_ptr<Storage>, Held>> given_;
+};
 
 // A tensor as the runtime sees it.
 struct TensorRef {

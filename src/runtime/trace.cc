@@ -161,39 +161,41 @@ ValueId Trace::value_of_outer(ValueId outer_value) {
 // Storages are marked when they are made, also those that have no value yet. Inputs are marked too, but bound as what they are.
 bool Trace::born_here(const Storage& storage) const {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.born;
-  return storage.recording == id_;
+  return storage.recording() == id_;
 }
 
 // The value of a storage that this trace has not bound yet is what it held before, or zeros when it held nothing.
 ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.value;
-  if (outer_ && storage.recording != id_) return value_of_outer(outer_->current_value(storage, tensor));
+  if (outer_ && storage.recording() != id_) return value_of_outer(outer_->current_value(storage, tensor));
   // State that was never written: given a value now, since a constant would hide what later steps write.
   if (kind_ == TraceKind::Capture) Engine::get().materialise(tensor);
-  Type type;
-  std::shared_ptr<const Array> held;
-  {
-    std::lock_guard lock(storage_mutex());
-    if (storage.failure) throw Error(*storage.failure);
-    if (storage.recording != 0 && storage.recording != id_)
-      raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside; return "
-            "it from the captured function, or make it before");
-    type = storage.type;
-    held = storage.value;
-  }
+  Held held = storage.held();
+  if (held.failure) throw Error(*held.failure);
+  const bool born = held.recording == id_;
+  if (held.recording != 0 && !born)
+    raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside; return "
+          "it from the captured function, or make it before");
   ValueId id;
-  if (held) {
-    id = new_value(type);
-    hlo::Sharding sharding = held->sharding();
-    externals_.push_back({type, storage.shared_from_this(),
-                          kind_ == TraceKind::Strict ? std::move(held) : nullptr, std::nullopt, std::move(sharding)});
+  if (held.array) {
+    id = new_value(held.type);
+    hlo::Sharding sharding = held.array->sharding();
+    externals_.push_back({std::move(held.type), storage.shared_from_this(),
+                          kind_ == TraceKind::Strict ? std::move(held.array) : nullptr, std::nullopt, std::move(sharding)});
     external_values_.push_back(id);
   } else {
     Recorded arguments[] = {Dims{storage.nbytes() / byte_size(tensor.dtype)}, tensor.dtype};
     id = *append_recorded(kZeros, {std::begin(arguments), std::end(arguments)}, 0, {})[0];
   }
-  bindings_.emplace(storage.id, Binding{storage.weak_from_this(), id, false, born_here(storage)});
+  bindings_.emplace(storage.id, Binding{storage.weak_from_this(), id, false, born});
   return id;
+}
+
+std::vector<std::shared_ptr<const Array>> Trace::take_values() {
+  std::vector<std::shared_ptr<const Array>> values;
+  values.reserve(externals_.size());
+  for (External& external : externals_) values.push_back(std::move(external.value));
+  return values;
 }
 
 ValueView Trace::read(const TensorRef& tensor) {
@@ -401,9 +403,9 @@ ValueId Trace::in_shape_of(const Storage& storage, ValueId value) {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) {
     before = types_[it->second.value];
   } else {
-    std::lock_guard lock(storage_mutex());
-    if (!storage.value) return value;
-    before = storage.type;
+    Held held = storage.held();
+    if (!held.array) return value;
+    before = std::move(held.type);
   }
   const Type& after = types_[value];
   if (before.dtype != after.dtype || before.elements() != after.elements() || before.dims == after.dims) return value;
@@ -449,8 +451,7 @@ void Trace::bind_new(const std::shared_ptr<Storage>& storage, ValueId value) {
 std::vector<std::shared_ptr<Storage>> Trace::bind_new(ValueId first, size_t count) {
   std::vector<std::shared_ptr<Storage>> storages;
   for (ValueId id = first; id < first + count; ++id) {
-    storages.push_back(Storage::create(type(id).bytes()));
-    storages.back()->recording = id_;
+    storages.push_back(Storage::create(type(id).bytes(), id_));
     bind_new(storages.back(), id);
   }
   return storages;

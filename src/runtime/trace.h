@@ -201,6 +201,8 @@ class Trace {
   ValueId external_value(size_t i) const { return external_values_[i]; }
   const std::unordered_map<uint64_t, Binding>& bindings() const { return bindings_; }
   const std::vector<RecordedNumber>& numbers() const { return numbers_; }  // the parameters, in order
+  // The values of the externals, which the trace lets go of (strict mode).
+  std::vector<std::shared_ptr<const Array>> take_values();
   size_t value_count() const { return types_.size(); }
   bool random() const { return random_; }
   // Reserves blocks of the random stream; gives their distance from the trace's base offset.

@@ -64,8 +64,8 @@ at::Tensor placed(const at::Tensor& host, const Axes& axes) {
 }
 
 std::vector<int64_t> part_shape(const at::Tensor& tensor) {
-  const std::lock_guard lock(runtime::storage_mutex());
-  const auto dims = device::storage_of(tensor).value->shards().front()->dims();
+  const std::shared_ptr<const runtime::Array> array = device::storage_of(tensor).held().array;
+  const auto dims = array->shards().front()->dims();
   return {dims.begin(), dims.end()};
 }
 

@@ -15,6 +15,8 @@ struct PJRT_SerializedExecutable {
 namespace flambeau::pjrt::fake {
 namespace {
 
+std::atomic<int64_t> g_donated{0};
+
 constexpr std::string_view kSerialized = "fake program\n";
 
 // Fills `executable` from a program's text; the failure's text when it cannot be read.
@@ -160,19 +162,24 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args* a) {
   for (size_t d = 0; d < devices.size(); ++d) {
     if (auto* failure = check_arguments(program, {a->argument_lists[d], a->num_args})) return failure;
   }
-  const auto ready = launch();
   const std::span kept(a->options->non_donatable_input_indices, a->options->num_non_donatable_input_indices);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    for (const int64_t i : program.donated) {
+      if (std::find(kept.begin(), kept.end(), i) != kept.end()) continue;
+      a->argument_lists[d][i]->drop_data();
+      ++g_donated;
+    }
+  }
+  if (auto status = strike(&Faults::execute_spent); status.code != 0) return error(status);
+  const auto ready = launch();
   for (size_t d = 0; d < devices.size(); ++d) {
     for (size_t i = 0; i < program.results.size(); ++i) {
       auto* output = new PJRT_Buffer;
       output->type = program.results[i];
-      output->bytes.resize(static_cast<size_t>(output->type.byte_size()));
+      output->bytes.resize(static_cast<size_t>(output->type.byte_size()), output->type.dtype == DType::Pred && true_flags());
       output->device = devices[d];
       output->ready = ready;
       a->output_lists[d][i] = output;
-    }
-    for (const int64_t i : program.donated) {
-      if (std::find(kept.begin(), kept.end(), i) == kept.end()) a->argument_lists[d][i]->drop_data();
     }
   }
   return nullptr;
@@ -227,6 +234,8 @@ PJRT_Error* compile(PJRT_Compile_Args* a) {
 }
 
 }  // namespace
+
+int64_t donated() { return g_donated; }
 
 void add_executables(PJRT_Api& api) {
   api.PJRT_Client_Compile = client_compile;

@@ -84,6 +84,9 @@ Status strike(Fault Faults::* fault);
 // The same for a compilation with these options, if Faults::unknown_option is among them.
 Status strike_unknown_option(std::string_view options);
 
+// Whether Faults::true_flags is set.
+bool true_flags();
+
 // The completion of a launch: at once, with the failure if execute_late strikes, unless launches are held.
 std::shared_ptr<Completion> launch();
 

@@ -71,6 +71,11 @@ Status strike_unknown_option(std::string_view options) {
   return {PJRT_Error_Code_INVALID_ARGUMENT, "No such compile option: '" + name + "'"};
 }
 
+bool true_flags() {
+  std::lock_guard lock(state().mutex);
+  return state().faults.true_flags;
+}
+
 std::shared_ptr<Completion> launch() {
   Status status = strike(&Faults::execute_late);
   auto completion = std::make_shared<Completion>();

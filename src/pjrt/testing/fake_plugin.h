@@ -35,9 +35,11 @@ struct Fault {
 struct Faults {
   Fault initialize = {}, create_client = {}, compile = {}, deserialize = {}, serialize = {};
   Fault execute = {};       // the launch fails
+  Fault execute_spent = {};  // the launch fails after it has taken over the arguments that are donated to it
   Fault execute_late = {};  // the launch succeeds; its outputs' events, and their downloads, fail
   Fault upload = {}, download = {};
   Fault download_late = {};  // the download starts; its event fails
+  bool true_flags = false;      // Pred outputs are true instead of zeros
   std::string unknown_option = {};  // a compilation that is given this option of XLA fails
 };
 
@@ -47,6 +49,8 @@ struct Live {
   bool operator==(const Live&) const = default;
 };
 Live live();
+// Arguments that launches have taken over so far.
+int64_t donated();
 
 // While one lives, calls fail as `faults` say. Faults of an inner scope take the place of the outer ones.
 class FaultScope {
