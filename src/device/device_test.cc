@@ -1,7 +1,12 @@
 // The device through PyTorch's own C++ API; every reference value is PyTorch's on the CPU.
 #include <ATen/ATen.h>
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "device/device.h"
 
 namespace flambeau::device {
@@ -61,10 +66,62 @@ TEST(Device, SeedsRepeat) {
   EXPECT_TRUE(at::equal(draw(), draw()));
 }
 
-TEST(Device, DonatesInPlace) {
+int64_t donations() { return runtime::Engine::get().counters().donations; }
+
+TEST(Device, DonatesInPlaceWhatNobodyElseReads) {
   at::Tensor x = at::zeros({1000}, at::TensorOptions().device(tpu()));
+  int64_t before = donations();
   for (int i = 0; i < 10; ++i) x.add_(1);
+  EXPECT_EQ(donations(), before + 10);
   EXPECT_EQ(x.sum().item<float>(), 10000);
+  const auto held = storage_of(x).held();
+  before = donations();
+  x.add_(1);
+  EXPECT_EQ(donations(), before);
+  EXPECT_FALSE(held.array->deleted());
+}
+
+// Ops of another thread that fail on their data say so to who waits for them, and to nobody else.
+TEST(Device, AFailedCheckIsRaisedByReadersAndSynchronize) {
+  const at::Tensor weight = on_tpu(at::ones({4, 2})), good = on_tpu(at::full({3}, 1, at::kLong)), bad = on_tpu(at::full({3}, 9, at::kLong));
+  synchronize();
+  const at::Tensor wrong = at::embedding(weight, bad), sum = wrong + 1;
+  for (int i = 0; i < 300; ++i) EXPECT_TRUE(at::embedding(weight, good).defined());
+  expect_close(at::embedding(weight, good), at::ones({3, 2}));
+  EXPECT_ANY_THROW(sum.cpu());
+  synchronize();
+  const at::Tensor again = at::embedding(weight, bad), more = at::embedding(weight, bad);
+  EXPECT_THAT([] { synchronize(); }, testing::ThrowsMessage<Error>(testing::HasSubstr("and 1 more failure")));
+  synchronize();
+}
+
+TEST(Device, ImpossibleSizesAreRefusedAsPyTorchDoes) {
+  constexpr int64_t kLarge = int64_t{1} << 40;
+  const std::pair<const char*, std::function<void(at::Device)>> cases[] = {
+      {"repeat", [](at::Device d) { at::ones({2}, d).repeat({kLarge, kLarge >> 20}); }},
+      {"repeat, negative", [](at::Device d) { at::ones({2}, d).repeat({-1}); }},
+      {"full", [](at::Device d) { at::full({kLarge, kLarge}, 1.0, d); }},
+      {"empty", [](at::Device d) { at::empty({kLarge, kLarge}, d); }},
+      {"empty, negative", [](at::Device d) { at::empty({2, -1}, d); }},
+      {"randn", [](at::Device d) { at::randn({kLarge, kLarge}, d); }},
+      {"randn, negative", [](at::Device d) { at::randn({-1}, d); }},
+      {"resize_", [](at::Device d) { at::ones({2}, d).resize_({kLarge, kLarge}); }},
+      {"resize_, negative", [](at::Device d) { at::ones({2}, d).resize_({-1}); }},
+      {"expand", [](at::Device d) { at::ones({2}, d).expand({kLarge, kLarge, 2}).add(1); }},
+  };
+  const auto message = [](const std::function<void(at::Device)>& f, at::Device device) {
+    try {
+      f(device);
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      return text.substr(0, text.find_first_of("[=:"));
+    }
+    return std::string("nothing raised");
+  };
+  for (const auto& [name, f] : cases) EXPECT_EQ(message(f, tpu()), message(f, at::kCPU)) << name;
+  at::Tensor x = on_tpu(at::arange(4, at::kFloat));
+  EXPECT_ANY_THROW(x.resize_({kLarge, kLarge}));
+  expect_close(x, at::arange(4, at::kFloat));
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 // Kernels that make, view, resize, copy and read tensors. What computes comes from the op table (dispatch.cc).
+#include <limits>
+
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/native/TensorShape.h>
+#include <c10/util/safe_numerics.h>
 #include <torch/library.h>
 
 #include "base/error.h"
@@ -54,8 +58,10 @@ void grow(const at::Tensor& self, size_t nbytes) {
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::optional<c10::MemoryFormat> format) {
   if (format.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous)
     raise<NotImplemented>("[resize_] only contiguous tensors are handled");
-  int64_t elements = c10::multiply_integers(sizes);
-  grow(self, static_cast<size_t>((self.storage_offset() + elements) * static_cast<int64_t>(self.itemsize())));
+  uint64_t elements = 0;
+  if (c10::safe_multiplies_u64(sizes, &elements) || elements > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    raise<InvalidArgument>("numel: integer multiplication overflow");
+  grow(self, at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), static_cast<size_t>(self.storage_offset())));
   self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return self;
 }

@@ -122,7 +122,20 @@ const AttributeValue* Node::find(std::string_view name) const {
   return nullptr;
 }
 
+// Sizes that no memory has are PyTorch's errors, whichever operation asks for them.
+static void check_sizes(const Type& type) {
+  bool overflows = false, empty = false;
+  int64_t bytes = byte_size(type.dtype);
+  for (int64_t d : type.dims) {
+    if (d < 0) raise<InvalidArgument>("Trying to create tensor with negative dimension {}: [{}]", d, fmt::join(type.dims, ", "));
+    empty |= d == 0;
+    overflows |= __builtin_mul_overflow(bytes, d, &bytes);
+  }
+  if (overflows && !empty) raise<InvalidArgument>("Storage size calculation overflowed with sizes=[{}]", fmt::join(type.dims, ", "));
+}
+
 Value Graph::new_value(Type type, Node* definition, uint32_t block) {
+  check_sizes(type);
   const auto id = static_cast<uint32_t>(values_.size());
   values_.push_back({std::move(type), definition, block, id});
   return {this, id};
@@ -154,8 +167,6 @@ void Graph::retire(const Block& block) {
 }
 
 Value Graph::add_parameter(Type type, Signature signature) {
-  for (int64_t d : type.dims)
-    if (d < 0) raise<InvalidArgument>("[parameter] expected dimensions of at least 0, got {}", type.to_string());
   Value value = new_value(std::move(type), nullptr);
   body_.parameters.push_back(value);
   parameter_signatures_.push_back(std::move(signature));

@@ -128,6 +128,7 @@ std::shared_ptr<Storage> Engine::dense(TensorRef& tensor) {
 // The new value is made beside the old one, so that a failure leaves that as it was.
 void Engine::resize(Storage& storage, int64_t nbytes) {
   if (current()) raise<NotImplemented>("[capture] a tensor's storage is resized while a step is recorded; give it its size before");
+  if (nbytes < 0) raise<InvalidArgument>("[resize_] expected a storage of at least 0 bytes, got {}", nbytes);
   for (;;) {
     const Held before = storage.held();
     Held after;

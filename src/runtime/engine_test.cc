@@ -312,6 +312,7 @@ TEST(Resize, KeepsWhatFitsAndChangesNothingWhenItFails) {
   }
   EXPECT_EQ(x.storage->nbytes(), 124);
   EXPECT_EQ(x.values()[30], 1);
+  expect_error([&] { engine().resize(*x.storage, -1); }, "at least 0 bytes");
   engine().resize(*x.storage, 400);
   EXPECT_EQ(x.storage->nbytes(), 400);
   engine().resize(*x.storage, 0);
