@@ -1,24 +1,24 @@
 // What the reader of compiled programs says of programs whose answer is known by hand, as XLA's CPU plugins (eight virtual
 // devices) and TPU's compiler (a v5e:2x4) compile them.
-#include "hlo/compiled/analysis.h"
+#include "compiled/analysis.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <map>
 
-#include "hlo/compiled/axes.h"
-#include "hlo/compiled/buffers.h"
+#include "compiled/axes.h"
+#include "compiled/buffers.h"
 #include "hlo_run.h"
 #include "pjrt/topology_compiler.h"
 
 namespace flambeau::tests {
 namespace {
 
-using hlo::compiled::Analysis;
-using hlo::compiled::Buffers;
-using hlo::compiled::Collective;
-using hlo::compiled::Module;
+using compiled::Analysis;
+using compiled::Buffers;
+using compiled::Collective;
+using compiled::Module;
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
@@ -35,11 +35,11 @@ class Compilers : public testing::TestWithParam<std::string> {
     if (is_tpu()) {
       const auto result =
           pjrt::compile_apart({.plugin = *installed("tpu"), .topology = "v5e:2x4", .program = program, .options = options});
-      return {hlo::compiled::parse_module(result.optimized_hlo),
-              hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges)};
+      return {compiled::parse_module(result.optimized_hlo),
+              compiled::parse_buffers(result.buffer_assignment, result.live_ranges)};
     }
     const auto client = pjrt::Client::create(pjrt::Plugin::load(*installed(GetParam())), {{"cpu_device_count", int64_t{8}}});
-    return {hlo::compiled::parse_module(client->compile(program, options)->optimized_hlo()), {}};
+    return {compiled::parse_module(client->compile(program, options)->optimized_hlo()), {}};
   }
 };
 
@@ -246,14 +246,14 @@ const std::string kCollectives =
 })");
 
 TEST_P(Compilers, TellCollectivesApart) {
-  const hlo::compiled::MeshAxes kMesh = {{"a", 2}, {"b", 4}};
+  const compiled::MeshAxes kMesh = {{"a", 2}, {"b", 4}};
   const Analysis a = compile(kCollectives);
   std::vector<std::tuple<std::string, int64_t, int64_t>> got;
   for (const Collective& c : a.collectives) {
     EXPECT_EQ(c.type, "f32");
     EXPECT_EQ(c.loop, -1);
     got.emplace_back(c.kind, c.bytes(), c.group_size);
-    EXPECT_EQ(hlo::compiled::axes_name(axes_of(c, kMesh), kMesh), c.kind == "all-reduce" ? "a" : "b") << c.kind;
+    EXPECT_EQ(compiled::axes_name(axes_of(c, kMesh), kMesh), c.kind == "all-reduce" ? "a" : "b") << c.kind;
   }
   constexpr int64_t kPart = 128 * 256 * 4;
   using Found = std::tuple<std::string, int64_t, int64_t>;
@@ -327,7 +327,7 @@ TEST_P(Compilers, TouchSlicesOfStacks) {
 TEST_P(Compilers, ReportTheBuffersOfTheirModule) {
   if (!is_tpu()) GTEST_SKIP() << "the CPU's compilers write no reports";
   const auto [module, buffers] = compile_module(kFsdp);
-  std::map<std::string, const hlo::compiled::Shape*> shapes;
+  std::map<std::string, const compiled::Shape*> shapes;
   for (const auto& computation : module.computations) {
     for (const auto& i : computation.instructions) shapes[i.name] = &i.shape;
   }
@@ -340,7 +340,7 @@ TEST_P(Compilers, ReportTheBuffersOfTheirModule) {
       with_range += value.first >= 0 && value.last < buffers.schedule_length;
       if (value.name.ends_with('}') || !shapes.contains(value.name) || shapes[value.name]->is_tuple()) continue;
       EXPECT_EQ((shapes[value.name]->laid_out_bytes() + 511) / 512 * 512, value.size) << value.name << " " << value.shape;
-      EXPECT_EQ(hlo::compiled::bytes_of_shape(value.shape), shapes[value.name]->bytes()) << value.shape;
+      EXPECT_EQ(compiled::bytes_of_shape(value.shape), shapes[value.name]->bytes()) << value.shape;
       ++checked;
     }
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/search.h"
+#include "plan/search/search.h"
 #include "train/config.h"
 
 namespace flambeau::cli {

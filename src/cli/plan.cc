@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "pjrt/topology_compiler.h"
-#include "plan/format.h"
+#include "plan/report/format.h"
 #include "train/interrupt.h"
 
 namespace flambeau::cli {

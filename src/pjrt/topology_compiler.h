@@ -38,7 +38,7 @@ struct TopologyJob {
 
 struct TopologyResult {
   std::string optimized_hlo = {};  // a serialized xla.HloModuleProto
-  // XLA's own reports, as text; empty where the compiler wrote none. hlo/compiled/buffers.h reads them, and sums up the memory
+  // XLA's own reports, as text; empty where the compiler wrote none. compiled/buffers.h reads them, and sums up the memory
   // that the program needs.
   std::string buffer_assignment = {};  // every buffer: where it lies, how large it is, whose value it holds
   std::string live_ranges = {};        // from when to when each value is needed

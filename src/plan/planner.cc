@@ -4,14 +4,15 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "hlo/compiled/analysis.h"
-#include "hlo/compiled/buffers.h"
+#include "compiled/analysis.h"
+#include "compiled/buffers.h"
 #include "pjrt/topology_compiler.h"
-#include "plan/analytic.h"
-#include "plan/collectives.h"
-#include "plan/estimate.h"
-#include "plan/memory.h"
-#include "plan/timeline.h"
+#include "plan/analytic/analytic.h"
+#include "plan/loop_roles.h"
+#include "plan/memory/memory.h"
+#include "plan/time/collectives.h"
+#include "plan/time/estimate.h"
+#include "plan/time/timeline.h"
 
 namespace flambeau::plan {
 namespace {
@@ -72,14 +73,16 @@ std::string block_text(int64_t length) { return length > 0 ? std::to_string(leng
 
 // Fills in what the compiled module and the compiler's reports tell.
 void describe_compiled(const Draft& draft, const Pod& pod, const pjrt::TopologyResult& compiled, Report& report) {
-  const auto module = hlo::compiled::parse_module(compiled.optimized_hlo);
-  const auto analysis = hlo::compiled::analyze(module, report.devices);
-  const auto buffers = hlo::compiled::parse_buffers(compiled.buffer_assignment, compiled.live_ranges);
+  const auto module = compiled::parse_module(compiled.optimized_hlo);
+  const auto analysis = compiled::analyze(module, report.devices);
+  const auto buffers = compiled::parse_buffers(compiled.buffer_assignment, compiled.live_ranges);
   const int64_t limit = compiled.device_memory > 0 ? compiled.device_memory : pod.chip().device_memory;
-  report.memory = memory_of({.module = module, .analysis = analysis, .buffers = buffers, .arguments = draft.step.arguments}, limit);
+  const LoopRoles roles = loop_roles(module, analysis);
+  report.memory = memory_of(
+      {.module = module, .analysis = analysis, .roles = roles, .buffers = buffers, .arguments = draft.step.arguments}, limit);
   const DeviceRates rates = rates_of(pod, report.mesh);
   const Timeline timeline = run_timeline(analysis, report.mesh, rates);
-  report.collectives = collective_groups(analysis, report.mesh, timeline);
+  report.collectives = collective_groups(analysis, roles, report.mesh, timeline);
   report.work = work_of(analysis);
   report.estimate = estimate(analysis, timeline, rates);
   add_host_traffic(report, rates);

@@ -1,5 +1,5 @@
 // What a configuration needs on a pod: the program that training would run there is recorded, compiled by TPU's compiler in a child
-// process, read back and reported. Where that compiler is not installed, the recorded program is analysed instead (analytic.h).
+// process, read back and reported. Where that compiler is not installed, the recorded program is analysed instead (analytic/analytic.h).
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "plan/pod.h"
+#include "plan/pod/pod.h"
 #include "plan/program.h"
-#include "plan/report.h"
+#include "plan/report/report.h"
 #include "train/config.h"
 
 namespace flambeau::plan {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hlo/graph.h"
-#include "plan/memory.h"
+#include "plan/memory/memory.h"
 #include "runtime/engine.h"
 #include "runtime/target.h"
 #include "spmd/plan.h"

@@ -20,17 +20,17 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "hlo/compiled/analysis.h"
-#include "hlo/compiled/axes.h"
-#include "hlo/compiled/buffers.h"
+#include "compiled/analysis.h"
+#include "compiled/axes.h"
+#include "compiled/buffers.h"
 #include "pjrt/topology_compiler.h"
 
 namespace flambeau {
 namespace {
 
-using hlo::compiled::Analysis;
-using hlo::compiled::Buffers;
-using hlo::compiled::MeshAxes;
+using compiled::Analysis;
+using compiled::Buffers;
+using compiled::MeshAxes;
 using nlohmann::json;
 
 struct Request {
@@ -65,7 +65,7 @@ int partitions_of(const MeshAxes& mesh) {
   return static_cast<int>(product);
 }
 
-json to_json(const hlo::compiled::Shape& shape) {
+json to_json(const compiled::Shape& shape) {
   if (!shape.is_tuple()) return {{"type", shape.type}, {"dims", shape.dims}, {"bytes", shape.bytes()}};
   json parts = json::array();
   for (const auto& part : shape.parts) parts.push_back(to_json(part));
@@ -84,8 +84,7 @@ json to_json(const Analysis& analysis, const MeshAxes& mesh) {
     loops.push_back({{"name", loop.name},
                      {"op_name", loop.op_name},
                      {"parent", loop.parent},
-                     {"trips", nullptr},
-                     {"role", name_of(loop.role)}});
+                     {"trips", nullptr}});
     if (loop.trips) loops.back()["trips"] = *loop.trips;
   }
   for (const auto& c : analysis.collectives) {
@@ -95,7 +94,7 @@ json to_json(const Analysis& analysis, const MeshAxes& mesh) {
                            {"operand_bytes", c.operand_bytes},
                            {"result_bytes", c.result_bytes},
                            {"group_size", c.group_size},
-                           {"axes", hlo::compiled::axes_name(axes_of(c, mesh), mesh)},
+                           {"axes", compiled::axes_name(axes_of(c, mesh), mesh)},
                            {"loop", c.loop},
                            {"loop_depth", analysis.nest(c.loop).size()},
                            {"runs", analysis.runs(c.loop)},
@@ -117,8 +116,7 @@ json to_json(const Analysis& analysis, const MeshAxes& mesh) {
   }
   return {{"parameters", parameters},   {"result", to_json(analysis.result)}, {"loops", loops},
           {"collectives", collectives}, {"contractions", contractions},       {"flops", analysis.flops()},
-          {"operations", operations},   {"hbm_bytes", analysis.hbm_bytes()},  {"exact", analysis.exact()},
-          {"saved_activations", analysis.saved_activations}};
+          {"operations", operations},   {"hbm_bytes", analysis.hbm_bytes()},  {"exact", analysis.exact()}};
 }
 
 // What lies in HBM, the largest allocations and values first.
@@ -162,7 +160,7 @@ Compiled compile_for_topology(const Request& request, std::string program, int p
                     {"device_memory", result.device_memory},
                     {"remarks", pjrt::remarks(result.diagnostics)},
                     {"memory", nullptr}};
-  const Buffers buffers = hlo::compiled::parse_buffers(result.buffer_assignment, result.live_ranges);
+  const Buffers buffers = compiled::parse_buffers(result.buffer_assignment, result.live_ranges);
   compiled.notes["buffers"] = to_json(buffers);
   if (!buffers.allocations.empty()) compiled.notes["memory"] = {{"total", buffers.hbm_bytes()}, {"host", buffers.host_bytes()}};
   return compiled;
@@ -185,14 +183,14 @@ json inspect(const Request& request) {
   const std::optional<MeshAxes> found = mesh_of(program);
   if (!found && request.partitions <= 0)
     raise<InvalidArgument>("[inspect_program] expected a mesh of devices that exist, got another; say --partitions");
-  const MeshAxes mesh = found.value_or(MeshAxes{});
+  const MeshAxes mesh = found.value_or(compiled::MeshAxes{});
   const int partitions = request.partitions > 0 ? request.partitions : partitions_of(mesh);
   json out = {{"partitions", partitions}};
   try {
     const Compiled compiled = request.topology.empty() ? compile_for_cpu(request, program, partitions)
                                                        : compile_for_topology(request, std::move(program), partitions);
     if (!request.hlo_file.empty()) write_file_atomically(request.hlo_file, compiled.hlo);
-    out.update(to_json(hlo::compiled::analyze(hlo::compiled::parse_module(compiled.hlo), partitions), mesh));
+    out.update(to_json(compiled::analyze(compiled::parse_module(compiled.hlo), partitions), mesh));
     out.update(compiled.notes);
   } catch (const pjrt::OutOfMemory& error) {
     out["out_of_memory"] = error.what();

@@ -10,12 +10,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "compiled/analysis.h"
+#include "compiled/buffers.h"
 #include "device/capture.h"
 #include "device/device.h"
 #include "device/flash_kernels.h"
 #include "device/scan.h"
-#include "hlo/compiled/analysis.h"
-#include "hlo/compiled/buffers.h"
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 #include "runtime/recording.h"
@@ -84,7 +84,7 @@ size_t count(const std::string& text, const std::string& part) {
 }
 
 int64_t bytes_of(const pjrt::TopologyResult& compiled) {
-  return hlo::compiled::parse_buffers(compiled.buffer_assignment, compiled.live_ranges).hbm_bytes();
+  return compiled::parse_buffers(compiled.buffer_assignment, compiled.live_ranges).hbm_bytes();
 }
 
 // Whether a value of the compiled program has as many elements as a row has pairs of tokens, in two dimensions.
@@ -106,7 +106,7 @@ constexpr double kBlockPairs = 4 + 3 + 2 + 1, kBlockFlops = 2.0 * 512 * 512 * kW
 constexpr double kKernelFlops = (2 + 3 + 4) * kBlockPairs * kBlockFlops * kLayers * (kHeads / 2) * (kBatch / 4);
 
 double kernel_flops(const pjrt::TopologyResult& compiled) {
-  const auto analysis = hlo::compiled::analyze(hlo::compiled::parse_module(compiled.optimized_hlo));
+  const auto analysis = compiled::analyze(compiled::parse_module(compiled.optimized_hlo));
   double flops = 0;
   for (const auto& c : analysis.contractions)
     if (c.op_name.find("flash_attention") != std::string::npos) flops += c.flops * analysis.runs(c.loop);
