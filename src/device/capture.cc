@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "runtime/difference.h"
+#include "runtime/loop_recording.h"
 #include "runtime/recording.h"
 
 namespace flambeau::device {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "runtime/recording.h"
+#include "runtime/loop_recording.h"
 
 namespace flambeau::device {
 namespace {

@@ -81,12 +81,12 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   train::check_config(config);
   const auto model = train::make_configured_model(config);
   device::initialize({.target = target}, /*start=*/true);
-  runtime::Engine::get().set_compile_options(train::compile_options(config));
+  runtime::Engine::get().programs().set_compile_options(train::compile_options(config));
   StepProgram result;
   result.degrees = train::configured_degrees(config, *model, target.device_count);
   result.batching = train::batching(config, result.degrees.data_parallel());
   spmd::use_plan(spmd::Plan(result.degrees, spmd::standard_rules(config.parallelism.enable_sequence_parallel)));
-  if (const hlo::Mesh* mesh = runtime::Engine::hlo_mesh()) result.mesh = mesh->axes;
+  if (const runtime::DeviceMesh* mesh = runtime::Engine::get().mesh()) result.mesh = mesh->mesh.axes;
 
   model->parameters().allocate(device::tpu());
   model->prepare(device::tpu(), result.batching.context);
@@ -101,7 +101,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   result.parameters = model->parameters().elements();
   result.parameters_per_device = train::parameters_per_device(model->parameters());
   result.flops_per_token = model->causal_flops_per_token(result.batching.context);
-  runtime::Engine::get().forget_programs();  // a search records hundreds
+  runtime::Engine::get().programs().forget();  // a search records hundreds
   return result;
 }
 

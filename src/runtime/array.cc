@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "hlo/sharding.h"
 
 namespace flambeau::runtime {
@@ -65,17 +66,25 @@ std::vector<const Box*> distinct(const std::vector<Box>& boxes) {
   return result;
 }
 
+std::string axes_text(const Mesh& mesh) {
+  std::vector<std::string> axes;
+  for (const hlo::MeshAxis& axis : mesh.axes) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+  return fmt::format("{}", fmt::join(axes, " x "));
+}
+
 }  // namespace
+
+std::string describe(const DeviceMesh* mesh) { return mesh ? "the mesh " + axes_text(mesh->mesh) : "one device"; }
 
 DeviceMesh DeviceMesh::elsewhere(int64_t device_count, hlo::Mesh mesh) {
   const int64_t size = mesh.size();
-  if (size < 1 || size > device_count) {
-    std::vector<std::string> axes;
-    for (const hlo::MeshAxis& axis : mesh.axes) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+  if (size < 1 || size > device_count)
     raise<InvalidArgument>("[mesh] expected a mesh of at most the {} devices there are, got {} devices ({}); choose smaller degrees",
-                           device_count, size, fmt::join(axes, " x "));
-  }
+                           device_count, size, axes_text(mesh));
   DeviceMesh result;
+  Hasher hasher;
+  for (const hlo::MeshAxis& axis : mesh.axes) hasher.add(std::string_view(axis.name)).add(axis.size);
+  result.hash = hasher.value();
   result.mesh = std::move(mesh);
   result.device_ids.resize(static_cast<size_t>(size));
   std::iota(result.device_ids.begin(), result.device_ids.end(), 0);
@@ -162,7 +171,7 @@ std::shared_ptr<const Array> upload_array(const pjrt::Client& client, const Devi
     shards.push_back(box.size == type.dims ? client.upload({data, type.dtype, type.dims}, *mesh->devices[i])
                                            : client.upload({part, type.dtype, box.size, strides}, *mesh->devices[i]));
   }
-  return std::make_shared<const Array>(std::move(shards), sharding);
+  return std::make_shared<const Array>(std::move(shards), mesh, sharding);
 }
 
 std::shared_ptr<const Array> fill_array(const pjrt::Client& client, const DeviceMesh& mesh, const Type& type,
@@ -176,7 +185,7 @@ std::shared_ptr<const Array> fill_array(const pjrt::Client& client, const Device
     for (size_t i = 0; i < boxes.size(); ++i)
       if (boxes[i] == *box) shards[i] = client.upload({part.data(), type.dtype, box->size}, *mesh.devices[i]);
   }
-  return std::make_shared<const Array>(std::move(shards), sharding);
+  return std::make_shared<const Array>(std::move(shards), &mesh, sharding);
 }
 
 bool held_whole(const DeviceMesh& mesh, const Sharding& sharding, const Dims& dims) {
@@ -187,7 +196,8 @@ bool held_whole(const DeviceMesh& mesh, const Sharding& sharding, const Dims& di
   return held == Box{{}, dims}.elements();
 }
 
-void download_array(const DeviceMesh* mesh, const Array& array, const Type& type, void* out) {
+void download_array(const Array& array, const Type& type, void* out) {
+  const DeviceMesh* const mesh = array.mesh();
   if (!mesh || is_replicated(array.sharding())) return array.shards().front()->to_host(out);
   FLAMBEAU_CHECK(held_whole(*mesh, array.sharding(), type.dims), "an array that is spread over processes is gathered first");
   const std::vector<Box> boxes = held_boxes(*mesh, array.sharding(), type.dims);

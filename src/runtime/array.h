@@ -1,8 +1,8 @@
 // Values on devices: an Array is one immutable buffer a device, each holding the part of a global array that a sharding gives it.
 //
-// Where the target is not here (engine.h) an Array has a layout and no buffers.
-// Without a mesh an Array is one buffer. With one (Engine::set_mesh) it has a buffer for every device of the mesh that this
-// process addresses, in the mesh's order; the other processes hold the rest. A sharding without dimensions means replicated.
+// An Array on one device is one buffer. One on a mesh has a buffer for every device of the mesh that this process addresses, in the
+// mesh's order; the other processes hold the rest. A sharding without dimensions means replicated. Where the target is not here
+// (devices.h) an Array has a layout and no buffers.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,16 @@ struct DeviceMesh {
   std::vector<int> device_ids;                 // by position: row-major over the mesh's axes
   std::vector<int64_t> positions;              // those whose device this process addresses, ascending
   std::vector<const pjrt::Device*> devices;    // by index into `positions`
+  uint64_t hash = 0;                           // of the mesh
 
   // InvalidArgument when the client has too few devices, or this process addresses none of those in use.
   static DeviceMesh over(const pjrt::Client& client, hlo::Mesh mesh);
   // Over the first of `device_count` devices that no process here has.
   static DeviceMesh elsewhere(int64_t device_count, hlo::Mesh mesh);
 };
+
+// "one device", or "the mesh shard 4 x tensor 2".
+std::string describe(const DeviceMesh* mesh);
 
 // A rectangular part of a global array.
 struct Box {
@@ -52,17 +56,19 @@ void check_divides(const hlo::Mesh& mesh, const hlo::Sharding& sharding, const h
 class Array {
  public:
   // `shards` by index into DeviceMesh::positions; one without a mesh. `checks`: of the launches that it comes from; null: none.
-  explicit Array(std::vector<std::unique_ptr<pjrt::Buffer>> shards, hlo::Sharding sharding = {},
+  explicit Array(std::vector<std::unique_ptr<pjrt::Buffer>> shards, const DeviceMesh* mesh = nullptr, hlo::Sharding sharding = {},
                  std::shared_ptr<const CheckList> checks = nullptr)
-      : shards_(std::move(shards)), sharding_(std::move(sharding)), checks_(std::move(checks)) {}
+      : shards_(std::move(shards)), mesh_(mesh), sharding_(std::move(sharding)), checks_(std::move(checks)) {}
 
   const std::vector<std::unique_ptr<pjrt::Buffer>>& shards() const { return shards_; }
+  const DeviceMesh* mesh() const { return mesh_; }  // null: one device
   const hlo::Sharding& sharding() const { return sharding_; }
   const std::shared_ptr<const CheckList>& checks() const { return checks_; }
   bool deleted() const;
 
  private:
   std::vector<std::unique_ptr<pjrt::Buffer>> shards_;
+  const DeviceMesh* mesh_;
   hlo::Sharding sharding_;
   std::shared_ptr<const CheckList> checks_;
 };
@@ -80,6 +86,6 @@ std::shared_ptr<const Array> fill_array(const pjrt::Client& client, const Device
 // Whether the parts that this process holds cover the whole array.
 bool held_whole(const DeviceMesh& mesh, const hlo::Sharding& sharding, const hlo::Dims& dims);
 // Copies the whole array, dense row-major, and waits. The parts held must cover it.
-void download_array(const DeviceMesh* mesh, const Array& array, const hlo::Type& type, void* out);
+void download_array(const Array& array, const hlo::Type& type, void* out);
 
 }  // namespace flambeau::runtime

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "pjrt/testing/fake_plugin.h"
+#include "runtime/difference.h"
 #include "runtime/internal_ops.h"
 #include "runtime/recording.h"
 
@@ -376,7 +377,7 @@ TEST(Engine, GivesTheCompilerTheOptionsThatItIsAskedFor) {
   Tensor x({23});
   add(x, 1);
   const int64_t before = compiled();
-  engine().set_compile_options({{"xla_asked_for", int64_t{3}}});
+  engine().programs().set_compile_options({{"xla_asked_for", int64_t{3}}});
   {
     // The fake names no option unless the compilation holds it.
     FaultScope faults({.unknown_option = "xla_asked_for"});
@@ -385,10 +386,10 @@ TEST(Engine, GivesTheCompilerTheOptionsThatItIsAskedFor) {
   add(x, 1);
   add(x, 1);
   EXPECT_EQ(compiled(), before + 1);  // another program than without it
-  engine().set_compile_options({{"xla_asked_for", int64_t{4}}});
+  engine().programs().set_compile_options({{"xla_asked_for", int64_t{4}}});
   add(x, 1);
   EXPECT_EQ(compiled(), before + 2);
-  engine().set_compile_options({});
+  engine().programs().set_compile_options({});
   add(x, 1);
   EXPECT_EQ(compiled(), before + 2);
 }

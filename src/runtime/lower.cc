@@ -3,64 +3,13 @@
 #include "base/error.h"
 #include "ops/check.h"
 #include "runtime/internal_ops.h"
+#include "runtime/lower_call.h"
 
 namespace flambeau::runtime {
 namespace {
 
 using hlo::Builder;
 using hlo::Value;
-
-// Gives the values of what a call names.
-class Scope {
- public:
-  virtual ~Scope() = default;
-  virtual Value view(Builder& b, const ValueView& v) = 0;
-  virtual Value parameter(Builder& b, const ops::Number& number) = 0;
-};
-
-Value constant_number(Builder& b, const ops::Number& number, DType dtype) {
-  return ops::Scalar{number, {}}.as(b, dtype);
-}
-
-ops::Argument number_argument(Builder& b, const RecordedNumber& n, Scope& scope) {
-  if (!n.as_tensor) return n.parameter ? ops::Scalar{std::nullopt, scope.parameter(b, n.number)} : ops::Scalar{n.number, {}};
-  DType dtype = n.dtype.value_or(n.number.category());
-  Value value = n.parameter ? b.convert(scope.parameter(b, n.number), dtype) : constant_number(b, n.number, dtype);
-  return ops::Operand{value, !n.dtype};
-}
-
-ops::Argument argument(Builder& b, const Recorded& recorded, Scope& scope) {
-  if (auto* v = std::get_if<ValueView>(&recorded)) return ops::Operand{scope.view(b, *v)};
-  if (auto* n = std::get_if<RecordedNumber>(&recorded)) return number_argument(b, *n, scope);
-  if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&recorded)) {
-    std::vector<std::optional<ops::Operand>> operands;
-    for (const auto& v : *list) operands.push_back(v ? std::optional(ops::Operand{scope.view(b, *v)}) : std::nullopt);
-    return operands;
-  }
-  return std::visit(
-      [](const auto& plain) -> ops::Argument {
-        using T = std::decay_t<decltype(plain)>;
-        if constexpr (std::is_same_v<T, ValueView> || std::is_same_v<T, RecordedNumber> ||
-                      std::is_same_v<T, std::vector<std::optional<ValueView>>>)
-          return std::monostate{};  // handled above
-        else
-          return plain;
-      },
-      recorded);
-}
-
-std::vector<ops::Argument> arguments(Builder& b, std::span<const Recorded> recorded, Scope& scope) {
-  std::vector<ops::Argument> result;
-  result.reserve(recorded.size());
-  for (const Recorded& r : recorded) result.push_back(argument(b, r, scope));
-  return result;
-}
-
-class ScratchScope : public Scope {
- public:
-  Value view(Builder& b, const ValueView& v) override { return b.graph().add_parameter({v.dtype, v.view.sizes}); }
-  Value parameter(Builder& b, const ops::Number& number) override { return b.graph().add_parameter({number.category(), {}}); }
-};
 
 // Where random numbers come from while a trace is lowered.
 struct Stream {
@@ -77,7 +26,7 @@ std::string name_of(const Call& call) {
 }
 
 // Lowers one trace into a block of a graph.
-class TraceScope : public Scope {
+class TraceScope : public ArgumentScope {
  public:
   TraceScope(const Trace& trace, std::span<const ValueId> wanted, std::optional<Stream> stream, Value floats, Value integers)
       : trace_(trace), stream_(stream), floats_(floats), integers_(integers), needed_(needed_values(trace, wanted)) {}
@@ -121,7 +70,7 @@ class TraceScope : public Scope {
   }
 
   std::vector<Value> run_call(Builder& b, const Call& call) {
-    std::vector<ops::Argument> args = arguments(b, call.arguments, *this);
+    std::vector<ops::Argument> args = lower_arguments(b, call.arguments, *this);
     if (!call.row->random) return call.row->lower(b, args, nullptr);
     ops::Random random{stream_->seed, advance(b, stream_->offset, call.random_distance)};
     return call.row->lower(b, args, &random);
@@ -224,30 +173,17 @@ class TraceScope : public Scope {
 
 }  // namespace
 
-std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<const Recorded> recorded,
-                                                 const hlo::Mesh* mesh) {
-  hlo::Graph graph;
-  if (mesh) graph.set_mesh(*mesh);
-  Builder b(graph);
-  ScratchScope scope;
-  std::vector<ops::Argument> args = arguments(b, recorded, scope);
-  ops::Random random;
-  if (row.random) random = {graph.add_parameter({DType::U64, {}}), graph.add_parameter({DType::U64, {}})};
-  std::vector<std::optional<Type>> types;
-  for (Value v : row.lower(b, args, &random)) types.push_back(v ? std::optional(v.type()) : std::nullopt);
-  return types;
-}
-
 Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<const std::pair<size_t, size_t>> aliases,
-              const Layout& layout) {
+              std::span<const hlo::Sharding> shardings) {
   Lowered lowered;
   lowered.graph = std::make_unique<hlo::Graph>();
   hlo::Graph& graph = *lowered.graph;
-  if (layout.mesh) graph.set_mesh(*layout.mesh);
+  const bool on_mesh = trace.mesh() != nullptr;
+  if (on_mesh) graph.set_mesh(trace.mesh()->mesh);
   Builder b(graph);
   // A value that is told no sharding would get one of the partitioner's choice.
   const auto sharding = [&](const hlo::Sharding& given, const Type& type) {
-    return layout.mesh ? std::optional(with_rank(given, type.rank())) : std::nullopt;
+    return on_mesh ? std::optional(with_rank(given, type.rank())) : std::nullopt;
   };
   const auto add_replicated = [&](const Type& type) { return graph.add_parameter(type, {.sharding = sharding({}, type)}); };
 
@@ -292,7 +228,7 @@ Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<co
     signatures.push_back({.sharding = sharding(given, value.type())});
   };
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (trace.type(outputs[i]).elements() > 0) add_result(scope.value(outputs[i]), layout.mesh ? layout.outputs[i] : hlo::Sharding{});
+    if (trace.type(outputs[i]).elements() > 0) add_result(scope.value(outputs[i]), on_mesh ? shardings[i] : hlo::Sharding{});
   std::vector<Value> flags;
   for (const auto& check : checks.checks()) {
     flags.push_back(b.reshape(check.failed, {1}));

@@ -22,18 +22,9 @@ struct Lowered {
   std::vector<std::string> checks;  // messages, in the order of the flags
 };
 
-// How the values of a program lie on a mesh; without one, nowhere but on its device.
-struct Layout {
-  const hlo::Mesh* mesh = nullptr;
-  std::span<const hlo::Sharding> outputs = {};  // with a mesh: of each output
-};
-
-// `aliases`: (external of the trace, index into `outputs`) pairs that share a buffer.
+// `aliases`: (external of the trace, index into `outputs`) pairs that share a buffer. `shardings`: of each output, where the trace is for
+// a mesh.
 Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<const std::pair<size_t, size_t>> aliases,
-              const Layout& layout = {});
-
-// The result types of one call, by running its lowering in a graph that is thrown away.
-std::vector<std::optional<Type>> lower_for_types(const ops::Row& row, std::span<const Recorded> arguments,
-                                                 const hlo::Mesh* mesh = nullptr);
+              std::span<const hlo::Sharding> shardings = {});
 
 }  // namespace flambeau::runtime

@@ -3,22 +3,20 @@
 #include "base/error.h"
 #include "hlo/sharding.h"
 #include "runtime/internal_ops.h"
-#include "runtime/recording.h"
 
 namespace flambeau::runtime {
 namespace {
 
-const hlo::Mesh& mesh_of_engine() {
-  const hlo::Mesh* mesh = Engine::hlo_mesh();
-  if (!mesh) raise<InvalidArgument>("[manual] expected a mesh, got none; set one first");
-  return *mesh;
+const hlo::Mesh& mesh_of(const Trace* recording) {
+  if (!recording) raise<InvalidArgument>("[manual] a manual computation runs within a captured step; capture the function that calls it");
+  if (!recording->mesh()) raise<InvalidArgument>("[manual] expected a mesh, got none; set one before the step is captured");
+  return recording->mesh()->mesh;
 }
 
 }  // namespace
 
 ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const ManualSpec> operands)
-    : outer_(Engine::current()), mesh_(mesh_of_engine()), axes_(std::move(axes)) {
-  if (!outer_) raise<InvalidArgument>("[manual] a manual computation runs within a captured step; capture the function that calls it");
+    : outer_(Trace::current()), mesh_(mesh_of(outer_)), axes_(std::move(axes)) {
   body_ = std::make_unique<Trace>(TraceKind::Capture, outer_);
   CallArgument zero[] = {Dims{}, DType::S64};  // in the place of a loop's index, so that a body is split as a loop's is
   operands_.push_back(whole_value(*outer_->append(kZeros, zero)[0], {DType::S64, {}}));
@@ -33,11 +31,11 @@ ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const 
     local_.push_back(add_input(type));
     local_types_.push_back(std::move(type));
   }
-  Engine::set_current(body_.get());
+  Trace::set_current(body_.get());
 }
 
 ManualRecording::~ManualRecording() {
-  if (body_) Engine::set_current(outer_);
+  if (body_) Trace::set_current(outer_);
 }
 
 std::shared_ptr<Storage> ManualRecording::add_input(const Type& type) {
@@ -98,7 +96,7 @@ std::vector<hlo::Sharding> shardings(std::span<const ManualSpec> specs) {
 
 std::vector<std::shared_ptr<Storage>> ManualRecording::finish(std::span<const ManualSpec> results) {
   std::vector<ValueId> ids = dense_values(*body_, results);
-  Engine::set_current(outer_);
+  Trace::set_current(outer_);
   std::shared_ptr<Manual> manual = describe(std::move(body_), std::move(ids), in_, shardings(results));
   return outer_->bind_new(outer_->append_manual(std::move(manual), operands_), results.size());
 }
@@ -112,7 +110,7 @@ ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec>
   joint.results = dense_values(*body_, results);
   joint.gradient_results = dense_values(*body_, gradients);
   joint.body = std::move(body_);
-  Engine::set_current(outer_);
+  Trace::set_current(outer_);
   SplitLoop halves = split(joint, {.kind = KeepPolicy::Kind::None, .keep_scalars = false, .keep_gathered = true});
 
   std::vector<ValueId> forward_results = halves.results;
@@ -153,7 +151,7 @@ ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec>
 }
 
 std::vector<std::shared_ptr<Storage>> ManualGradient::run(std::span<const TensorRef> cotangents) {
-  Trace* outer = Engine::current();
+  Trace* outer = Trace::current();
   if (!outer || outer->id() != outer_id_)
     raise("[manual] the gradient of a manual computation must be taken in the recording that it ran in");
   std::vector<ValueView> operands{index_};

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine.h"
 #include "runtime/partition.h"
+#include "runtime/trace.h"
 
 namespace flambeau::runtime {
 

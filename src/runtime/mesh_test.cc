@@ -68,7 +68,7 @@ TEST(Mesh, HoldsOnlyThePartsOfItsOwnDevices) {
   EXPECT_EQ(asked.size(), 4u);
   ASSERT_TRUE(held_whole(mesh, kRows, type.dims));
   std::vector<float> values(16, -1);
-  download_array(&mesh, *copies, type, values.data());
+  download_array(*copies, type, values.data());
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i));
 
   asked.clear();
@@ -85,6 +85,85 @@ TEST(Mesh, NeedsDevicesOfItsOwn) {
 class NoRandom : public RandomSource {
   RandomPosition advance(uint64_t) override { return {}; }
 };
+
+// A 8 x 2 tensor of ones on the default mesh.
+std::shared_ptr<Storage> ones(const Sharding& sharding) {
+  return Engine::get().make_sharded({DType::F32, {8, 2}}, sharding,
+                                    [](const Box& box, void* out) { std::fill_n(static_cast<float*>(out), box.elements(), 1.0f); });
+}
+
+TensorRef ref(const std::shared_ptr<Storage>& storage) { return {storage.get(), View::contiguous({8, 2}), DType::F32}; }
+
+std::vector<Engine::Output> add(const TensorRef& x, const TensorRef& y, std::optional<TensorRef> target = {}) {
+  CallArgument arguments[] = {x, y, NumberRef{ops::Number{0.5}, false, std::nullopt}};
+  std::optional<TensorRef> into[] = {std::move(target)};
+  return Engine::get().call(*ops::find_row("aten::add.Tensor"), arguments, into);
+}
+
+TEST(Mesh, TensorsOfOneDeviceAndOfSeveralMeshesLiveSideBySide) {
+  Engine& engine = Engine::start({.loaded = &pjrt::fake::fake_plugin()});  // with four devices
+  const hlo::Mesh rows{{{"shard", 4}}}, grid{{{"shard", 2}, {"tensor", 2}}};
+  const auto one = ones({});
+  engine.set_mesh(rows);
+  const DeviceMesh* const laid = engine.mesh();
+  const auto on_rows = ones(kRows);
+  engine.set_mesh(grid);
+  const auto on_grid = ones({{{.axes = {"tensor"}}, {.axes = {"shard"}}}});
+  engine.set_mesh(std::nullopt);
+
+  struct Case {
+    std::shared_ptr<Storage> storage;
+    size_t shards;
+    hlo::Dims part;
+  };
+  for (const Case& c : {Case{one, 1, {8, 2}}, Case{on_rows, 4, {2, 2}}, Case{on_grid, 4, {4, 1}}}) {
+    const std::shared_ptr<const Array> array = c.storage->held().array;
+    EXPECT_EQ(array->shards().size(), c.shards);
+    EXPECT_THAT(array->shards()[0]->dims(), testing::ElementsAreArray(c.part));
+    const auto sum = add(ref(c.storage), ref(c.storage)).at(0).storage->held().array;
+    EXPECT_EQ(sum->mesh(), array->mesh());
+    EXPECT_TRUE(same_layout(sum->sharding(), array->sharding()));
+    std::vector<float> values(16, -1);
+    engine.download(ref(c.storage), values.data());
+    EXPECT_THAT(values, testing::Each(1));
+  }
+  EXPECT_THAT([&] { add(ref(one), ref(on_rows)); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "expected tensors that lie on one device, as this op uses, got tensor<8x2xf32> on the mesh shard 4")));
+  EXPECT_THAT([&] { add(ref(on_grid), ref(on_rows)); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("the mesh shard 2 x tensor 2")));
+  EXPECT_THAT([&] { add(ref(on_grid), ref(on_grid), ref(one)); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("on one device")));
+
+  engine.set_mesh(hlo::Mesh{rows});
+  EXPECT_EQ(engine.mesh(), laid) << "an equal mesh is the same";
+  engine.set_mesh(std::nullopt);
+}
+
+TEST(Mesh, AStepRunsOnTheMeshThatItWasRecordedFor) {
+  Engine& engine = Engine::start({.loaded = &pjrt::fake::fake_plugin()});
+  const auto one = ones({});
+  engine.set_mesh(hlo::Mesh{{{"shard", 4}}});
+  const auto state = ones(kRows), input = ones({});
+  std::unique_ptr<StepProgram> step;
+  {
+    Recording recording("step");
+    const auto placeholder = recording.add_input({DType::F32, {8, 2}});
+    EXPECT_THAT([&] { add(ref(state), ref(one)); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("as this recording uses")));
+    add(ref(state), ref(placeholder), ref(state));
+    step = recording.finish({});
+  }
+  engine.set_mesh(std::nullopt);
+  NoRandom random;
+  const TensorRef inputs[] = {ref(input)}, elsewhere[] = {ref(one)};
+  for (int i = 0; i < 2; ++i) {
+    step->run(inputs, random);
+    add(ref(one), ref(one), ref(one));  // between the steps, on one device
+    EXPECT_EQ(state->held().array->shards().size(), 4u);
+    EXPECT_TRUE(same_layout(state->held().array->sharding(), kRows));
+    EXPECT_EQ(one->held().array->mesh(), nullptr);
+  }
+  EXPECT_THAT([&] { step->run(elsewhere, random); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("'step' was recorded for the mesh shard 4, got a tensor")));
+  EXPECT_TRUE(state->held().array);
+}
 
 // One of two processes runs eager ops and a captured step: every launch gives the plugin buffers of its own four devices only.
 void run_as_one_of_two() {

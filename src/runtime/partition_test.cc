@@ -19,6 +19,7 @@
 #include "pjrt/testing/fake_plugin.h"
 #include "runtime/internal_ops.h"
 #include "runtime/lower.h"
+#include "runtime/loop_recording.h"
 #include "runtime/recording.h"
 #include "runtime/target.h"
 

@@ -137,6 +137,11 @@ void Handover::fail(const std::string& reason) {
   given_.clear();
 }
 
+bool shows_all(const TensorRef& tensor) {
+  return tensor.view.offset == 0 && tensor.view.is_contiguous() &&
+         tensor.view.elements() * byte_size(tensor.dtype) >= tensor.storage->nbytes();
+}
+
 MemoryUse memory_use() { return {allocated, peak, allocations, frees}; }
 void reset_peak_memory() { peak = allocated.load(); }
 

@@ -113,6 +113,9 @@ struct TensorRef {
   hlo::Type type() const { return {dtype, view.sizes}; }
 };
 
+// Whether it shows all elements of its storage, in order.
+bool shows_all(const TensorRef& tensor);
+
 // Logical bytes of live storages.
 struct MemoryUse {
   int64_t allocated = 0, peak = 0, allocations = 0, frees = 0;

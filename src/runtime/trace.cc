@@ -8,78 +8,14 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "runtime/engine.h"
 #include "runtime/internal_ops.h"
-#include "runtime/lower.h"
+#include "runtime/lower_call.h"
 
 namespace flambeau::runtime {
 namespace {
 
 std::atomic<uint64_t> next_trace{1};
 std::atomic<SiteSource> g_site_source{nullptr};
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
-
-void hash_number(KeyHasher& h, const ops::Number& number) {
-  h.add(number.value.index());
-  std::visit(Overloaded{[&](std::complex<double> c) { h.add(c.real(), c.imag()); }, [&](auto v) { h.add(v); }},
-             number.value);
-}
-
-void hash_type(KeyHasher& h, const Type& type) { h.add(type.dtype, std::span<const int64_t>(type.dims)); }
-
-// What decides an op's result types: everything but which values the arguments are and how they lie in memory.
-void hash_signature(KeyHasher& h, const Recorded& argument) {
-  h.add(argument.index());
-  std::visit(Overloaded{
-                 [](std::monostate) {},
-                 [&](const ValueView& v) { hash_type(h, {v.dtype, v.view.sizes}); },
-                 [&](const std::vector<std::optional<ValueView>>& list) {
-                   h.add(list.size());
-                   for (const auto& v : list) {
-                     h.add(v.has_value());
-                     if (v) hash_type(h, {v->dtype, v->view.sizes});
-                   }
-                 },
-                 [&](const RecordedNumber& n) {
-                   h.add(n.as_tensor, n.dtype ? static_cast<int>(*n.dtype) : -1, n.parameter);
-                   if (n.parameter)
-                     h.add(n.number.value.index());
-                   else
-                     hash_number(h, n.number);
-                 },
-                 [&](const Dims& dims) { h.add(std::span<const int64_t>(dims)); },
-                 [&](const std::string& text) { h.add(std::string_view(text)); },
-                 [&](auto plain) { h.add(plain); },
-             },
-             argument);
-}
-
-Key signature(const ops::Row& row, std::span<const Recorded> arguments) {
-  KeyHasher h;
-  h.add(row.name, arguments.size(), Engine::mesh_hash());
-  for (const Recorded& argument : arguments) hash_signature(h, argument);
-  return h.key();
-}
-
-void hash_view(KeyHasher& h, const ValueView& v) {
-  h.add(v.value, v.whole);
-  if (!v.whole) h.add(std::span<const int64_t>(v.view.strides), v.view.offset);
-}
-
-void hash_views(KeyHasher& h, const Recorded& argument) {
-  if (auto* v = std::get_if<ValueView>(&argument)) {
-    hash_view(h, *v);
-  } else if (auto* list = std::get_if<std::vector<std::optional<ValueView>>>(&argument)) {
-    for (const auto& v : *list)
-      if (v) hash_view(h, *v);
-  }
-}
 
 void hash_sharding(KeyHasher& h, const hlo::Sharding& sharding) {
   h.add(sharding.dims.size());
@@ -89,26 +25,7 @@ void hash_sharding(KeyHasher& h, const hlo::Sharding& sharding) {
   }
 }
 
-struct KeyHash {
-  size_t operator()(const Key& key) const { return key.low; }
-};
-
-// Result types by signature, for the whole process: a warm call runs no lowering.
-std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& row, std::span<const Recorded> arguments) {
-  static std::mutex mutex;
-  static auto* cache = new std::unordered_map<Key, std::vector<std::optional<Type>>, KeyHash>;
-  {
-    std::lock_guard lock(mutex);
-    if (auto it = cache->find(key); it != cache->end()) return it->second;
-  }
-  std::vector<std::optional<Type>> types = lower_for_types(row, arguments, Engine::hlo_mesh());
-  std::lock_guard lock(mutex);
-  return cache->emplace(key, std::move(types)).first->second;
-}
-
 }  // namespace
-
-ValueView whole_value(ValueId id, const Type& type) { return {id, View::contiguous(type.dims), type.dtype, true}; }
 
 bool makes_any(const Call& call, const std::vector<bool>& needed) {
   return std::ranges::any_of(call.outputs, [&](const auto& output) { return output && needed[*output]; });
@@ -122,10 +39,16 @@ std::vector<bool> needed_values(const Trace& trace, std::span<const ValueId> wan
   return needed;
 }
 
-Trace::Trace(TraceKind kind, Trace* outer) : id_(next_trace++), kind_(kind), outer_(outer) {}
+Trace::Trace(TraceKind kind, Trace* outer, TraceContext context)
+    : id_(next_trace++), kind_(kind), outer_(outer), context_(context) {}
 Trace::~Trace() = default;
 
-void Trace::reset() {
+static thread_local Trace* t_current = nullptr;
+Trace* Trace::current() { return t_current; }
+void Trace::set_current(Trace* trace) { t_current = trace; }
+
+void Trace::reset(const DeviceMesh* mesh) {
+  context_.mesh = mesh;
   random_ = false;
   drawn_ = 0;
   types_.clear();
@@ -164,18 +87,26 @@ bool Trace::born_here(const Storage& storage) const {
   return storage.recording() == id_;
 }
 
+void Trace::check_mesh(const Held& held) const {
+  if (!held.array || held.array->mesh() == context_.mesh) return;
+  raise<InvalidArgument>("[mesh] expected tensors that lie on {}, as this {} uses, got {} on {}; make it where the others are, or copy it "
+                         "there through the CPU", describe(context_.mesh), kind_ == TraceKind::Strict ? "op" : "recording",
+                         held.type.to_string(), describe(held.array->mesh()));
+}
+
 // The value of a storage that this trace has not bound yet is what it held before, or zeros when it held nothing.
 ValueId Trace::current_value(Storage& storage, const TensorRef& tensor) {
   if (auto it = bindings_.find(storage.id); it != bindings_.end()) return it->second.value;
   if (outer_ && storage.recording() != id_) return value_of_outer(outer_->current_value(storage, tensor));
   // State that was never written: given a value now, since a constant would hide what later steps write.
-  if (kind_ == TraceKind::Capture) Engine::get().materialise(tensor);
+  if (kind_ == TraceKind::Capture && context_.devices) context_.devices->materialise(tensor, context_.mesh);
   Held held = storage.held();
   if (held.failure) throw Error(*held.failure);
   const bool born = held.recording == id_;
   if (held.recording != 0 && !born)
     raise("[capture] this tensor was made while a step was recorded and was not returned by it, so it has no value outside; return "
           "it from the captured function, or make it before");
+  check_mesh(held);
   ValueId id;
   if (held.array) {
     id = new_value(held.type);
@@ -257,8 +188,8 @@ std::vector<std::optional<ValueId>> Trace::append_recorded(const ops::Row& row, 
                                                            uint64_t random_distance, std::string site) {
   Call call;
   call.row = &row;
-  call.key = signature(row, arguments);
-  std::vector<std::optional<Type>> types = result_types(call.key, row, arguments);
+  call.key = signature(row, arguments, context_.mesh);
+  std::vector<std::optional<Type>> types = result_types(call.key, row, arguments, context_.mesh);
   for (const Recorded& argument : arguments)
     if (auto* n = std::get_if<RecordedNumber>(&argument); n && n->parameter) numbers_.push_back(*n);
   call.arguments = std::move(arguments);
@@ -286,7 +217,7 @@ std::vector<std::optional<Type>> Trace::infer(const ops::Row& row, std::span<con
       recorded.push_back(resolve(argument, row.specialise));
     }
   }
-  return result_types(signature(row, recorded), row, recorded);
+  return result_types(signature(row, recorded, context_.mesh), row, recorded, context_.mesh);
 }
 
 ValueId Trace::append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance) {
@@ -405,6 +336,7 @@ ValueId Trace::in_shape_of(const Storage& storage, ValueId value) {
   } else {
     Held held = storage.held();
     if (!held.array) return value;
+    check_mesh(held);
     before = std::move(held.type);
   }
   const Type& after = types_[value];
@@ -478,82 +410,6 @@ Key Trace::key() const {
     for (const auto& output : call.outputs) h.add(output.has_value());
   }
   return h.key();
-}
-
-// ---- comparing recordings ---------------------------------------------------------------------------------------------------
-
-std::string to_string(const ops::Number& number) {
-  return std::visit(Overloaded{
-                        [](bool v) { return std::string(v ? "true" : "false"); },
-                        [](std::complex<double> v) { return fmt::format("{}+{}j", v.real(), v.imag()); },
-                        [](auto v) { return fmt::format("{}", v); },
-                    },
-                    number.value);
-}
-
-namespace {
-
-std::string to_string(const Recorded& argument) {
-  return std::visit(Overloaded{
-                        [](std::monostate) -> std::string { return "None"; },
-                        [](const ValueView& v) { return fmt::format("a tensor [{}]", fmt::join(v.view.sizes, ", ")); },
-                        [](const std::vector<std::optional<ValueView>>& list) { return fmt::format("{} tensors", list.size()); },
-                        [](const RecordedNumber& n) { return runtime::to_string(n.number); },
-                        [](const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); },
-                        [](DType dtype) { return std::string(torch_name(dtype)); },
-                        [](const std::string& text) {
-                          bool plain = text.size() < 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 32 && c < 127; });
-                          return plain ? text : fmt::format("{} bytes of data from the host", text.size());
-                        },
-                        [](auto plain) { return fmt::format("{}", plain); },
-                    },
-                    argument);
-}
-
-std::string name_of(const Call& call) {
-  std::string name = call.row ? std::string(call.row->name) : "a loop";
-  return call.site.empty() ? name : fmt::format("{} ({})", name, call.site);
-}
-
-bool same(const Recorded& a, const Recorded& b) {
-  KeyHasher first, second;
-  hash_signature(first, a), hash_signature(second, b);
-  hash_views(first, a), hash_views(second, b);
-  return first.key() == second.key();
-}
-
-std::optional<std::string> call_difference(const Call& a, const Call& b, size_t i) {
-  if (a.row != b.row) return fmt::format("call {} was {} and became {}", i, name_of(a), name_of(b));
-  if (a.loop && b.loop)
-    if (auto inner = difference(*a.loop->body, *b.loop->body)) return "inside a loop, " + *inner;
-  if (a.manual && b.manual)
-    if (auto inner = difference(*a.manual->body, *b.manual->body)) return "inside a manual computation, " + *inner;
-  for (size_t k = 0; k < std::min(a.arguments.size(), b.arguments.size()); ++k)
-    if (!same(a.arguments[k], b.arguments[k]))
-      return fmt::format("argument {} of {} was {} and became {}", k, name_of(a), to_string(a.arguments[k]),
-                         to_string(b.arguments[k]));
-  if (a.key != b.key || a.random_distance != b.random_distance) return fmt::format("call {}, {}, differs", i, name_of(a));
-  return std::nullopt;
-}
-
-}  // namespace
-
-std::optional<std::string> difference(const Trace& first, const Trace& second) {
-  size_t count = std::min(first.calls().size(), second.calls().size());
-  for (size_t i = 0; i < count; ++i)
-    if (auto text = call_difference(first.calls()[i], second.calls()[i], i)) return text;
-  if (first.calls().size() != second.calls().size()) {
-    const Trace& longer = first.calls().size() > count ? first : second;
-    return fmt::format("one recording has {} ops and the other {}; the first that only one has is {}", first.calls().size(),
-                       second.calls().size(), name_of(longer.calls()[count]));
-  }
-  for (size_t i = 0; i < std::min(first.externals().size(), second.externals().size()); ++i)
-    if (first.externals()[i].storage != second.externals()[i].storage)
-      return fmt::format("the {}th tensor that is read from outside is another one, {} and {}", i,
-                         first.externals()[i].type.to_string(), second.externals()[i].type.to_string());
-  if (first.externals().size() != second.externals().size() || first.key() != second.key())
-    return "the recordings read different tensors";
-  return std::nullopt;
 }
 
 }  // namespace flambeau::runtime

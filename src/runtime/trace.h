@@ -3,7 +3,7 @@
 // A Trace names values by small numbers: external ones (what storages held before) and outputs of its calls. It keeps, for each
 // storage that it has seen, which value the storage now holds, so that in-place ops and views are resolved while recording.
 // A trace of one call is how strict eager mode runs an op; a capture is a trace of a whole step; the body of a loop is a
-// trace inside another. One thread uses a trace.
+// trace inside another. A trace is for one mesh, or for one device: it refuses tensors that lie elsewhere. One thread uses a trace.
 #pragma once
 
 #include <cstdint>
@@ -16,63 +16,11 @@
 #include <variant>
 #include <vector>
 
-#include "base/hash.h"
 #include "ops/op.h"
-#include "runtime/storage.h"
+#include "runtime/arguments.h"
+#include "runtime/devices.h"
 
 namespace flambeau::runtime {
-
-using ValueId = uint32_t;
-using hlo::Dims;
-using hlo::Type;
-
-// A program's identity: two 64-bit hashes of its structure (texts enter both through one).
-struct Key {
-  uint64_t high = 0, low = 0;
-  friend bool operator==(const Key&, const Key&) = default;
-};
-class KeyHasher {
- public:
-  KeyHasher() { low_.add(0x5bd1e995); }
-  template <class... T>
-  KeyHasher& add(const T&... values) {
-    (high_.add(values), ...);
-    (low_.add(values), ...);
-    return *this;
-  }
-  Key key() const { return {high_.value(), low_.value()}; }
-
- private:
-  Hasher high_, low_;
-};
-
-// ---- arguments as the caller gives them ----------------------------------------------------------------------------------
-
-// A number among the arguments: a Scalar, a wrapped number, or what a 0-dim CPU tensor holds (dtype set).
-struct NumberRef {
-  ops::Number number;
-  bool as_tensor = false;       // stands in a Tensor place
-  std::optional<DType> dtype;   // of the CPU tensor; none: a wrapped number
-};
-using CallArgument = std::variant<std::monostate, TensorRef, std::vector<std::optional<TensorRef>>, NumberRef, int64_t, double,
-                                  bool, Dims, DType, std::string>;
-
-// ---- arguments as they are recorded ----------------------------------------------------------------------------------------
-
-struct ValueView {
-  ValueId value;
-  View view;
-  DType dtype;
-  bool whole;  // the value as it is: no view to take, no other type
-};
-struct RecordedNumber {
-  ops::Number number;
-  bool as_tensor;
-  std::optional<DType> dtype;
-  bool parameter;  // its value is an input of the program, not a part of it
-};
-using Recorded = std::variant<std::monostate, ValueView, std::vector<std::optional<ValueView>>, RecordedNumber, int64_t, double,
-                              bool, Dims, DType, std::string>;
 
 class Trace;
 
@@ -147,17 +95,31 @@ enum class TraceKind {
 using SiteSource = std::string (*)();
 void set_site_source(SiteSource source);
 
+// What a trace is recorded for.
+struct TraceContext {
+  const DeviceMesh* mesh = nullptr;  // null: one device
+  const Devices* devices = nullptr;  // where state that has no value yet gets one
+};
+
 class Trace {
  public:
-  explicit Trace(TraceKind kind, Trace* outer = nullptr);
+  explicit Trace(TraceKind kind, TraceContext context = {}) : Trace(kind, nullptr, context) {}
+  Trace(TraceKind kind, Trace* outer) : Trace(kind, outer, outer->context_) {}
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
-  void reset();  // empty again, memory kept (strict mode)
+  // Empty again, memory kept, for another mesh (strict mode).
+  void reset(const DeviceMesh* mesh = nullptr);
+
+  // The trace that this thread records into; null: strict.
+  static Trace* current();
+  static void set_current(Trace* trace);
 
   uint64_t id() const { return id_; }
   TraceKind kind() const { return kind_; }
   Trace* outer() const { return outer_; }
+  const DeviceMesh* mesh() const { return context_.mesh; }
+  const Devices* devices() const { return context_.devices; }
 
   // A value that the caller gives at each run: a declared input, a loop's index or carry.
   ValueId add_input(Type type, hlo::Sharding sharding = {});
@@ -215,6 +177,8 @@ class Trace {
  private:
   static std::unique_ptr<Loop> copy_of(const Loop& loop, Trace* outer, const std::unordered_map<ValueId, ValueId>& ids);
   ValueId new_value(Type type);
+  Trace(TraceKind kind, Trace* outer, TraceContext context);
+  void check_mesh(const Held& held) const;
   bool born_here(const Storage& storage) const;
   ValueId in_shape_of(const Storage& storage, ValueId value);
   ValueId current_value(Storage& storage, const TensorRef& tensor);
@@ -227,6 +191,7 @@ class Trace {
   uint64_t id_;
   TraceKind kind_;
   Trace* outer_;
+  TraceContext context_;
   bool random_ = false;
   uint64_t drawn_ = 0;
   std::vector<Type> types_;
@@ -258,14 +223,5 @@ void for_each_value(const Call& call, F&& f) {
 bool makes_any(const Call& call, const std::vector<bool>& needed);
 // By value: whether it is one of `wanted`, or is read by a call on the way to them.
 std::vector<bool> needed_values(const Trace& trace, std::span<const ValueId> wanted);
-
-// The value as it is.
-ValueView whole_value(ValueId id, const Type& type);
-
-// Null when the recordings are the same program over the same storages; else what differs first, in words.
-std::optional<std::string> difference(const Trace& first, const Trace& second);
-
-// How a number is shown in messages.
-std::string to_string(const ops::Number& number);
 
 }  // namespace flambeau::runtime

@@ -146,12 +146,13 @@ at::Tensor zeros(at::Device device, const std::vector<int64_t>& shape, at::Scala
 }
 
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {
-  if (!plan() || !device::is_tpu(tensor)) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
+  const auto array = device::is_tpu(tensor) ? device::storage_of(tensor).held().array : nullptr;
+  const runtime::DeviceMesh* const mesh = array ? array->mesh() : nullptr;
+  if (!device::is_tpu(tensor) || (!mesh && !plan())) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
   const hlo::Type type{device::dtype_of(dtype), tensor.sizes().vec()};
-  const auto storage = runtime::Engine::get().make_sharded(
-      type, runtime::Engine::sharding_of(device::ref_of(tensor)),
-      [&](const runtime::Box& box, void* out) { fill_zeros(box.size, dtype, out); });
-  return device::make_tensor(storage, type);
+  const runtime::FillBox fill = [&](const runtime::Box& box, void* out) { fill_zeros(box.size, dtype, out); };
+  const hlo::Sharding sharding = runtime::Engine::sharding_of(device::ref_of(tensor));
+  return device::make_tensor(runtime::hold(type, runtime::Engine::get().devices().array(mesh, type, sharding, fill)), type);
 }
 
 }  // namespace flambeau::spmd

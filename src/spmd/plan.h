@@ -55,8 +55,8 @@ class Plan {
   hlo::Mesh mesh_;
 };
 
-// Makes `plan` the one that this process follows: its mesh is laid over the devices. None: one device. InvalidArgument while tensors
-// exist on the device. A plan of one device is the same as none.
+// Makes `plan` the one that this process follows: its mesh is the default of what is made and recorded from then on. Tensors and captured
+// steps that exist stay where they are. None: one device. A plan of one device is the same as none.
 void use_plan(std::optional<Plan> plan);
 // Null: one device.
 const Plan* plan();

@@ -139,7 +139,6 @@ TEST(Plan, RefusesWhatDoesNotFit) {
   const Following following({.shard = 4});
   expect_error([] { placed(values({6}, 0), {"embed"}); }, "does not split into 4 equal parts");
   const at::Tensor x = placed(values({8}, 0), {"embed"});
-  expect_error([] { use_plan(std::nullopt); }, "before tensors are made");
   expect_error([&] { shard_hint(x, {"embed", ""}); }, "one logical axis a dimension");
   expect_error([&] { manual({x}, {{}}, {{}}, [](const Tensors& local) { return local; }); }, "within a captured step");
 }
@@ -294,18 +293,39 @@ TEST(Manual, RefusesWhatCannotBe) {
   }
 }
 
-TEST(Plan, ProgramsOfAnotherMeshAreRefused) {
-  device::Capture capture("twice", [](const Tensors& inputs) { return Tensors{inputs[0] * 2}; });
-  const auto run = [&] { return capture({values({8}, 1).to(device::tpu())})[0].cpu(); };
-  for (int i = 0; i < 2; ++i) run();
-  const Following following({.shard = 4});
-  expect_error([&] { run(); }, "recorded for another mesh");
-}
-
-TEST(Plan, SettingTheSameIsAlwaysAllowed) {
-  const at::Tensor x = values({2}, 0).to(device::tpu());
-  use_plan(std::nullopt);
-  use_plan(Plan({}, standard_rules()));
+// Tensors and captured steps of one device and of meshes, in one process and at one time.
+TEST(Plan, MeshesLiveSideBySide) {
+  const at::Tensor host = values({8, 4}, 1), one = host.to(device::tpu());
+  device::Capture doubled("doubled", [](const Tensors& inputs) { return Tensors{inputs[0] * 2}; });
+  for (int i = 0; i < 2; ++i) doubled({one});
+  std::vector<at::Tensor> tensors{one};
+  std::vector<device::Capture> steps;
+  for (const Degrees& degrees : {Degrees{.shard = 4}, Degrees{.shard = 2, .tensor = 2}}) {
+    const Following following(degrees);
+    tensors.push_back(placed(host, {"embed", "heads"}));
+    const at::Tensor state = placed(host, {"embed", "heads"});
+    steps.emplace_back("step", [state](const Tensors& inputs) {
+      state.mul_(0.5).add_(inputs[0]);
+      return Tensors{state + 1};
+    });
+    for (int i = 0; i < 2; ++i) steps.back()({tensors.back()});
+  }
+  at::Tensor want = host.clone();
+  for (int i = 0; i < 2; ++i) want.mul_(0.5).add_(host);
+  for (int round = 0; round < 2; ++round) {
+    want.mul_(0.5).add_(host);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      expect_close(steps[i]({tensors[i + 1]})[0], want + 1, "a step of another mesh");
+      expect_close(doubled({one})[0], host * 2, "a step of one device between them");
+      expect_close(one.add(1), host + 1, "an op of one device between them");
+    }
+  }
+  for (const at::Tensor& t : tensors) expect_close(t.t() + 1, host.t() + 1, "an op of each");
+  expect_error([&] { tensors[1] + tensors[2]; }, "expected tensors that lie on the mesh shard 4, as this op uses");
+  expect_error([&] { tensors[1] + one; }, "on one device");
+  expect_error([&] { steps[0]({one}); }, "'step' was recorded for the mesh shard 4");
+  expect_error([&] { doubled({tensors[1]}); }, "'doubled' was recorded for one device");
+  expect_close(zeros_like(tensors[1], at::kFloat) + tensors[1], host, "zeros like it");
 }
 
 }  // namespace

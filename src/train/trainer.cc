@@ -51,7 +51,7 @@ const Config& checked(const Config& config) {
 at::Device open_device(const Config& config) {
   if (config.device == "cpu") return at::kCPU;
   device::initialize({.plugin = config.plugin, .virtual_devices = static_cast<int>(config.debug.virtual_devices)}, /*start=*/true);
-  runtime::Engine::get().set_compile_options(compile_options(config));
+  runtime::Engine::get().programs().set_compile_options(compile_options(config));
   return device::tpu();
 }
 
