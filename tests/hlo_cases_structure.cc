@@ -220,7 +220,25 @@ std::vector<Case> contraction_cases() {
                      const ConvolutionDims ncw{.input_spatial = {2}, .kernel_spatial = {2}, .output_spatial = {2}};
                      p.expect(p.b.convolution(pair, p.in(DType::F32, {2, 1, 1}, {1, 10}), ncw, {}, 1, /*batch_groups=*/2),
                               {1, 2, 30, 40});
+                     // A gradient: the input dilated, padding that cuts, features in the batch's place.
+                     const ConvolutionDims exchanged{.input_batch = 1,
+                                                     .input_feature = 0,
+                                                     .input_spatial = {2},
+                                                     .kernel_output_feature = 1,
+                                                     .kernel_input_feature = 0,
+                                                     .kernel_spatial = {2},
+                                                     .output_batch = 1,
+                                                     .output_feature = 0,
+                                                     .output_spatial = {2}};
+                     const Window dilated{.base_dilations = {2}, .padding_low = {1}, .padding_high = {-1}};
+                     p.expect(p.b.convolution(pair, p.in(DType::F32, {2, 1, 1}, {1, 10}), exchanged, dilated), {0, 31, 0});
                    }});
+  for (DType t : {DType::BF16, DType::F16})
+    cases.push_back({"convolution." + std::string(hlo_name(t)), [t](Program& p) {
+                       const ConvolutionDims ncw{.input_spatial = {2}, .kernel_spatial = {2}, .output_spatial = {2}};
+                       const Value x = p.in(t, {1, 1, 3}, {256, 1, 1}), k = p.in(t, {1, 1, 3}, {1, 1, 1});
+                       p.expect(p.b.convolution(x, k, ncw, {}, 1, 1, DType::F32), {258});
+                     }});
   cases.push_back({"linear algebra", [](Program& p) {
                      const Value x = p.in(DType::F32, {2, 2}, {4, 2, 2, 10});
                      const Value l = p.b.cholesky(x, true);

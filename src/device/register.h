@@ -15,4 +15,7 @@ void register_composites();
 // Scaled dot product attention (attention.cc).
 void register_attention();
 
+// Batch norm, which writes running statistics (batch_norm.cc).
+void register_batch_norm();
+
 }  // namespace flambeau::device

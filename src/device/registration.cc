@@ -72,6 +72,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     register_table();
     register_composites();
     register_attention();
+    register_batch_norm();
     runtime::set_site_source(&current_scope);
     return true;
   }();

@@ -152,11 +152,11 @@ class Builder {
   std::vector<Value> switch_case(Value index, std::span<const Thunk> branches);
 
   // -- contractions ---------------------------------------------------------------------------------------------------
-  // Result: batch dims, then lhs's free dims, then rhs's. `result` asks for another element type (bf16 x bf16 -> f32).
+  // `result` asks for another element type (bf16 x bf16 -> f32). The result of dot_general: batch dims, then lhs's free dims, then rhs's.
   Value dot_general(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result = {},
                     std::optional<Precision> precision = {});
   Value convolution(Value input, Value kernel, const ConvolutionDims& dims, const Window& window, int64_t feature_groups = 1,
-                    int64_t batch_groups = 1, std::optional<Precision> precision = {});
+                    int64_t batch_groups = 1, std::optional<DType> result = {}, std::optional<Precision> precision = {});
   Value cholesky(Value x, bool lower);
   Value triangular_solve(Value a, Value b, bool left_side, bool lower, bool unit_diagonal, bool transpose_a);
   Value fft(Value x, FftKind kind, Dims length);

@@ -77,7 +77,8 @@ Value Builder::dot_general(Value lhs, Value rhs, const DotDims& dims, std::optio
 }
 
 Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dims, const Window& given,
-                           int64_t feature_groups, int64_t batch_groups, std::optional<Precision> precision) {
+                           int64_t feature_groups, int64_t batch_groups, std::optional<DType> result,
+                           std::optional<Precision> precision) {
   constexpr Op op = Op::Convolution;
   check_operands(op, {input, kernel});
   if (input.dtype() != kernel.dtype() || input.rank() != kernel.rank() || input.rank() < 2)
@@ -117,7 +118,7 @@ Value Builder::convolution(Value input, Value kernel, const ConvolutionDims& dim
                          kernel.type().to_string()));
 
   const Dims output_size = window_result(op, input_size, window);
-  Type type{input.dtype(), Dims(spatial + 2)};
+  Type type{result.value_or(input.dtype()), Dims(spatial + 2)};
   type.dims[static_cast<size_t>(dims.output_batch)] = batch / batch_groups;
   type.dims[static_cast<size_t>(dims.output_feature)] = out_features;
   for (size_t i = 0; i < spatial; ++i) type.dims[static_cast<size_t>(dims.output_spatial[i])] = output_size[i];

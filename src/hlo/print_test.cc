@@ -114,7 +114,7 @@ TEST(Print, Attributes) {
                                            .output_batch = 0,
                                            .output_feature = 2,
                                            .output_spatial = {1}},
-                                          {.padding_low = {1}, .padding_high = {1}}, 1, 1, Precision::Default);
+                                          {.padding_low = {1}, .padding_high = {1}}, 1, 1, {}, Precision::Default);
                    },
                    R"("stablehlo.convolution"(%arg0, %arg1) <{window_strides = array<i64: 1>, padding = dense<[[1, 1]]> : tensor<1x2xi64>, lhs_dilation = array<i64: 1>, rhs_dilation = array<i64: 1>, window_reversal = array<i1: false>, dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>, feature_group_count = 1 : i64, batch_group_count = 1 : i64, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]}> : (tensor<1x5x2xf32>, tensor<3x2x4xf32>) -> tensor<1x5x4xf32>)"},
                   {[](Builder& b, Graph& g) {

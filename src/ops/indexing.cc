@@ -13,16 +13,6 @@ namespace flambeau::ops {
 
 namespace {
 
-// x with dimension `dim` replaced by the dimensions of `index`.
-Value take_rows(Builder& b, Value x, int64_t dim, Value index) {
-  hlo::GatherDims dims;
-  for (int64_t d = 0; d < x.rank(); ++d)
-    if (d != dim) dims.offset_dims.push_back(d < dim ? d : d + index.rank() - 1);
-  dims.collapsed_slice_dims = dims.start_index_map = {dim};
-  dims.index_vector_dim = index.rank();
-  return b.gather(x, index, dims, replaced(x.dims(), dim, 1));
-}
-
 Value index_select(Builder& b, Value self, int64_t dim, Value index) {
   dim = wrap_dim(dim, self.rank());
   require_index("index_select", index);

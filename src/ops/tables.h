@@ -20,8 +20,14 @@ std::span<const Row> reduction_rows();
 std::span<const Row> extremum_rows();
 // neural networks
 std::span<const Row> matmul_rows();
+std::span<const Row> convolution_rows();
 std::span<const Row> loss_rows();
 std::span<const Row> norm_rows();
+std::span<const Row> batch_norm_rows();
+std::span<const Row> pooling_rows();
+std::span<const Row> rnn_rows();
+std::span<const Row> padding_rows();
+std::span<const Row> upsample_rows();
 std::span<const Row> attention_rows();
 std::span<const Row> block_attention_rows();
 std::span<const Row> indexing_rows();

@@ -78,6 +78,15 @@ Value wrap_index(Builder& b, Value index, int64_t size) {
   return b.select(negative, plus(b, index, static_cast<double>(size)), index);
 }
 
+Value take_rows(Builder& b, Value x, int64_t dim, Value index) {
+  hlo::GatherDims dims;
+  for (int64_t d = 0; d < x.rank(); ++d)
+    if (d != dim) dims.offset_dims.push_back(d < dim ? d : d + index.rank() - 1);
+  dims.collapsed_slice_dims = dims.start_index_map = {dim};
+  dims.index_vector_dim = index.rank();
+  return b.gather(x, index, dims, replaced(x.dims(), dim, 1));
+}
+
 Value take_along(Builder& b, Value x, int64_t dim, Value index) {
   if (index.elements() == 0) return zeros(b, x.dtype(), index.dims());
   Dims batch = others(x.rank(), dim);

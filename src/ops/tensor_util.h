@@ -41,6 +41,8 @@ void require_index(std::string_view op, Value indices);
 void check_index(Builder& b, Value index, int64_t size, std::string message, bool wrap = false);
 // index < 0 counts from the end.
 Value wrap_index(Builder& b, Value index, int64_t size);
+// `x` with dimension `dim` replaced by the dimensions of `index`. An index out of range is clamped.
+Value take_rows(Builder& b, Value x, int64_t dim, Value index);
 // Elements of `x` [d0.. n ..dk] at index [d0.. m ..dk] along `dim`; other dimensions agree. An index out of range is
 // clamped.
 Value take_along(Builder& b, Value x, int64_t dim, Value index);
