@@ -19,18 +19,21 @@ train: build ## set up, build and train the debug Llama on real text
 	build/flambeau train configs/llama3/debug.toml $(ARGS)
 
 test: build ## set up, build and run all tests
+	@scripts/setup.sh jax
 	@scripts/test.sh
 
-asan: setup ## run the C++ tests with the address and undefined-behaviour sanitizers (in build-asan)
+asan: ## run the C++ tests with the address and undefined-behaviour sanitizers (in build-asan)
+	@scripts/setup.sh jax
 	@scripts/build.sh build-asan address,undefined
 	@scripts/test.sh build-asan
 
-tsan: setup ## run the C++ tests with the thread sanitizer (in build-tsan)
+tsan: ## run the C++ tests with the thread sanitizer (in build-tsan)
+	@scripts/setup.sh jax
 	@scripts/build.sh build-tsan thread
 	@scripts/test.sh build-tsan
 
 bench: ## compare a training step with PyTorch and JAX in the same run
-	@scripts/setup.sh bench
+	@scripts/setup.sh jax
 	@scripts/build.sh build "" train_step_worker
 	.venv/bin/python bench/train_step.py $(ARGS)
 

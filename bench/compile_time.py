@@ -18,6 +18,10 @@ import sys
 import sysconfig
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "scripts"))
+
+import plan_all  # noqa: E402
+
 CASE = dict(dim=128, heads=8, kv_heads=4, ffn_dim=384, vocab_size=2048, batch=1, context=128)
 CONTENDERS = ("flambeau", "jax")
 WHAT = ("trace_s", "compile_s", "total_s", "processor_s")
@@ -30,7 +34,7 @@ class BenchmarkError(Exception):
 def measure(contender, layers, mode, options):
     case = json.dumps(CASE | {"layers": layers})
     command = {"flambeau": [str(options.worker)],
-               "jax": [sys.executable, "-B", str(HERE / "workers" / "jax_compile_worker.py")]}[contender]
+               "jax": [str(plan_all.JAX_PYTHON), "-B", str(HERE / "workers" / "jax_compile_worker.py")]}[contender]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false",
         "FLAMBEAU_SITE_PACKAGES": os.environ.get("FLAMBEAU_SITE_PACKAGES", sysconfig.get_path("purelib")),

@@ -234,7 +234,7 @@ def table(results):
 
 def check_same_computation(options):
     """Runs both steps on this machine's CPU, small and in float32: losses, gradient norms and states must agree."""
-    run([options.python, "-B", HERE / "train_step.py", "--contenders", "flambeau,jax.pod", "--rounds", "1", "--steps", "1"],
+    run([sys.executable, "-B", HERE / "train_step.py", "--contenders", "flambeau,jax.pod", "--rounds", "1", "--steps", "1"],
         "comparing both steps on the CPU (bench/train_step.py)", options.timeout)
     print("the first steps of both programs agree on the CPU", flush=True)
 
@@ -267,7 +267,7 @@ def parse_arguments():
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the table there as well")
     parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="leave the programs there")
     parser.add_argument("--timeout", type=int, default=900, metavar="S", help="longest command (default: 900)")
-    parser.add_argument("--python", default=sys.executable, metavar="FILE", help="a Python that has JAX (default: this one)")
+    parser.add_argument("--python", default=plan_all.JAX_PYTHON, metavar="FILE", help="a Python that has JAX (default: that of .venv-jax)")
     parser.add_argument("--flambeau", type=pathlib.Path, default=ROOT / "build" / "flambeau", metavar="FILE")
     parser.add_argument("--inspect", type=pathlib.Path, default=ROOT / "build" / "inspect_program", metavar="FILE")
     options = parser.parse_args()
@@ -278,6 +278,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    os.environ["FLAMBEAU_PYTHON"] = str(options.python)  # flambeau's kernels are made by it, too
     try:
         for program in (options.flambeau, options.inspect):
             if not program.exists():

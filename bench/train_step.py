@@ -27,12 +27,13 @@ from importlib import metadata
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
-sys.path.insert(0, str(WORKERS))
+sys.path[:0] = [str(WORKERS), str(HERE.parent / "scripts")]
 sys.dont_write_bytecode = True
 
 import numpy as np
 from safetensors.numpy import save_file
 
+import plan_all
 from protocol import Case
 
 CASES = {
@@ -133,7 +134,8 @@ def command_of(name, folder, worker):
     if name == "flambeau":
         return [str(worker), str(folder)]
     library, mode = name.split(".")
-    return [sys.executable, "-B", str(WORKERS / f"{library}_worker.py"), str(folder), mode]
+    python = plan_all.JAX_PYTHON if library == "jax" else sys.executable
+    return [str(python), "-B", str(WORKERS / f"{library}_worker.py"), str(folder), mode]
 
 
 def environment(cpus, folder):
@@ -306,13 +308,10 @@ def report(rows, variants, ratios):
 
 
 def versions():
-    out = {"python": platform.python_version()}
-    for package in ("torch", "jax", "jaxlib", "numpy"):
-        try:
-            out[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            pass
-    return out
+    kernels = HERE.parent / "python" / "flambeau" / "tpu_attention.py"  # which tells what it depends on
+    jax = subprocess.run([plan_all.JAX_PYTHON, kernels, "--versions"], capture_output=True, text=True).stdout.strip()
+    return {"python": platform.python_version(), "torch": metadata.version("torch"), "numpy": metadata.version("numpy"),
+            **dict(name.split() for name in jax.split(", ") if name)}
 
 
 def run(options):

@@ -23,6 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAMBEAU = ROOT / "build" / "flambeau"
+JAX_PYTHON = pathlib.Path(os.environ.get("FLAMBEAU_PYTHON") or ROOT / ".venv-jax" / "bin" / "python")
 RESULTS = ROOT / "outputs" / "plans"  # where reports are kept
 DEVICES_A_CHIP = {"tpu7x": 2}
 
@@ -82,8 +83,9 @@ PLANS = (
 
 def inputs_of(plan):
     """What a result depends on, as files. With JAX attention runs in other kernels."""
-    packages = [spec for spec in map(importlib.util.find_spec, ("libtpu", "jax")) if spec and spec.origin]
-    return [FLAMBEAU, ROOT / plan.config] + [pathlib.Path(package.origin) for package in packages]
+    libtpu = importlib.util.find_spec("libtpu")
+    packages = [pathlib.Path(libtpu.origin)] if libtpu and libtpu.origin else []
+    return [FLAMBEAU, ROOT / plan.config, *packages, *JAX_PYTHON.parent.parent.glob("lib/python3*/site-packages/jax/__init__.py")]
 
 
 def make(plan, file, timeout, *more, flambeau=None):

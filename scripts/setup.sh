@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh             everything
 #   scripts/setup.sh system      only the system packages
-#   scripts/setup.sh bench       everything, and what `make bench` compares with
+#   scripts/setup.sh jax         everything, and JAX in .venv-jax: tests and benchmarks compare with it
 #
 # Variables:
 #   PYTHON                 the interpreter to make .venv from (3.11 to 3.14; default: the first that serves)
@@ -171,12 +171,9 @@ install_requirements() {
 
 install_plugins() { pip --no-deps -r requirements-plugins.txt; }
 
-install_bench() { pip -c requirements.txt -r requirements-bench.txt; }
-
 install_package() { pip --no-deps --no-build-isolation -e .; }
 
 python_environment() {
-  local identity
   # A checkout that moved, and a Python that was upgraded or removed, make an environment useless.
   identity=$(hash_of "$root" "$("$python" -c 'import sys; print(sys.version, sys.base_prefix)')")
   if [ -e "$installing" ] || ! "$venv_python" -c '' 2>/dev/null; then rm -f "$venv/.stamps/make_venv"; fi
@@ -186,6 +183,13 @@ python_environment() {
   stage "PJRT plugins" "$venv/.stamps/plugins" "$(hash_of "$(cat requirements-plugins.txt)")" install_plugins
   stage "PJRT headers" .setup/pjrt-headers/.stamp "$(hash_of "$(cat requirements-headers.txt)")" fetch_headers
   stage "the package flambeau, in place" "$venv/.stamps/package" "$(hash_of "$(cat pyproject.toml)")" install_package
+}
+
+# In an environment of its own: what is in .venv is the same whether JAX has been asked for or not.
+make_jax_environment() {
+  remove_tree .venv-jax
+  "$python" -m venv .venv-jax
+  .venv-jax/bin/python -m pip install -r requirements-jax.txt
 }
 
 # --- PJRT headers -----------------------------------------------------------------------------------------------------
@@ -225,6 +229,6 @@ system_packages
 [ -n "$python" ] || choose_python
 [ -n "$python" ] || die "no Python from 3.11 to 3.14 found; install one, or name it with PYTHON=..."
 python_environment
-if [ "$what" = bench ]; then
-  stage "packages for benchmarks" "$venv/.stamps/bench" "$(hash_of "$(cat requirements-bench.txt)")" install_bench
+if [ "$what" = jax ]; then
+  stage "JAX" .venv-jax/.stamp "$(hash_of "$identity" "$(cat requirements-jax.txt)")" make_jax_environment
 fi

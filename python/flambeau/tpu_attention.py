@@ -61,8 +61,9 @@ def with_cost(op, kernel: str, request: argparse.Namespace) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def lowered(request: argparse.Namespace):
-    """A StableHLO module of (query, key, value, gradient, documents?) -> (output, dq, dk, dv)."""
+def both_passes(request: argparse.Namespace, interpret: bool = False):
+    """The function (query, key, value, gradient, documents?) -> (output, dq, dk, dv) and the shapes that it takes. With `interpret` its
+    kernels compute on any device."""
     import jax
     import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
@@ -72,20 +73,27 @@ def lowered(request: argparse.Namespace):
     sizes = splash.BlockSizes(block_q=q, block_kv=kv, block_kv_compute=kv, block_q_dkv=q, block_kv_dkv=kv, block_kv_dkv_compute=kv,
                               block_q_dq=q, block_kv_dq=kv)
     mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * request.heads)
-    attend = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
+    attend = splash.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
 
     def one_row(query, key, value, documents=None):
         return attend(query, key, value, segment_ids=None if documents is None else splash.SegmentIds(documents, documents))
 
-    def both_passes(query, key, value, gradient, *documents):
+    def run(query, key, value, gradient, *documents):
         output, pullback = jax.vjp(lambda *qkv: jax.vmap(one_row)(*qkv, *documents), query, key, value)
         return output, *pullback(gradient)
 
     heads = jax.ShapeDtypeStruct((request.batch, request.heads, length, request.head_dim), jnp.dtype(request.dtype))
     kv_heads = jax.ShapeDtypeStruct((request.batch, request.kv_heads, length, request.head_dim), jnp.dtype(request.dtype))
     documents = [jax.ShapeDtypeStruct((request.batch, length), jnp.int32)] if request.documents else []
-    trace = jax.jit(both_passes).trace(heads, kv_heads, kv_heads, heads, *documents)
-    return trace.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+    return run, (heads, kv_heads, kv_heads, heads, *documents)
+
+
+def lowered(request: argparse.Namespace):
+    """A StableHLO module of that function for TPUs."""
+    import jax
+
+    run, shapes = both_passes(request)
+    return jax.jit(run).trace(*shapes).lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
 
 
 class Module:

@@ -3,15 +3,50 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
+import sys
 import sysconfig
+import tempfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import skips  # noqa: E402
+
 FLAMBEAU = ROOT / "build" / "flambeau"
-LIBTPU = pathlib.Path(os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib"), "libtpu", "libtpu.so")
+# Tests depend on nothing that somebody has set, cached or installed beside: no settings of other runs, no files of the user, and
+# no kernels but where a test asks for a Python that has JAX.
+JAX_PYTHON = pathlib.Path(os.environ.get("FLAMBEAU_PYTHON") or ROOT / ".venv-jax" / "bin" / "python")
+SITE_PACKAGES = os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib")
+for name in [n for n in os.environ if re.match("(FLAMBEAU|XLA|JAX|TF|TPU|PJRT|LC|NO_COLOR|COLUMNS|LINES)(_|$)", n)]:
+    del os.environ[name]
+HOME = tempfile.TemporaryDirectory(prefix="flambeau_home_")
+os.environ.update(FLAMBEAU_SITE_PACKAGES=SITE_PACKAGES, FLAMBEAU_PYTHON="/bin/false", HOME=HOME.name, XDG_CACHE_HOME=f"{HOME.name}/.cache",
+                  LANG="C.UTF-8", TERM="dumb", HF_HUB_OFFLINE="1")
+
+LIBTPU = pathlib.Path(SITE_PACKAGES, "libtpu", "libtpu.so")
 needs_libtpu = pytest.mark.skipif(not LIBTPU.exists(), reason=f"NOT TESTED, libtpu is not installed: there is no {LIBTPU}")
+needs_jax = pytest.mark.skipif(not JAX_PYTHON.exists(), reason=f"NOT TESTED, there is no JAX at {JAX_PYTHON}; run scripts/setup.sh jax")
+
+skipped = {}
+
+
+def pytest_runtest_logreport(report):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        skipped[report.nodeid] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """A test that is skipped and not in the list of tests/skips.py fails the run."""
+    if skips.unexpected(skipped) and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    for line in skips.unexpected(skipped):
+        terminalreporter.write_line(f"skipped, and not in the list of tests/skips.py: {line}", red=True)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ SKIPPABLE = [
     re.compile(r"cd \S+"),
     re.compile(r"make( [A-Z_]+=(\"[^\"]*\"|\S+))* (setup|build|train|test|asan|tsan|bench|plan-all|clean)( [A-Z_]+=(\"[^\"]*\"|\S+))*"),
     re.compile(r"build/flambeau plan configs/(?!\w+/debug\.toml)\S+ .*"),
-    re.compile(r"scripts/setup\.sh bench"),
+    re.compile(r"scripts/setup\.sh jax"),
     re.compile(r"\.venv/bin/python bench/\w+\.py(?! --quick)( .*)?"),
 ]
 

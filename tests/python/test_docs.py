@@ -113,7 +113,7 @@ def test_pages_that_cannot_be_tested(page, message):
     (".venv/bin/python bench/a.py --b 2 --c-d  # --e", ("bench/a.py", {"--b", "--c-d"})),
     ("scripts/b.py", ("scripts/b.py", set())),
     ("build/flambeau plan a.toml --full", None),
-    ("scripts/setup.sh bench", None),
+    ("scripts/setup.sh jax", None),
 ])
 def test_options_of_scripts(command, found):
     assert docs.options(command) == found

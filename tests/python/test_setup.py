@@ -1,5 +1,6 @@
 """The road into the project, walked with stand-ins for apt, sudo and Python: what a machine lacks, and where it is stopped."""
 
+import json
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import sys
 import time
 
 import pytest
+import skips
 from conftest import ROOT
 
 REQUIRED = [line for line in (ROOT / "scripts/apt-packages.txt").read_text().split("\n")
@@ -125,6 +127,15 @@ def test_everything_once(machine):
     assert machine.setup().returncode == 0 and machine.log == "pip requirements-plugins.txt\n"
 
 
+def test_jax_has_an_environment_of_its_own(machine):
+    machine.has_apt(missing=[], user="somebody")
+    assert machine.setup().returncode == 0 and not (machine.root / ".venv-jax").exists()
+    machine.log_file.write_text("")
+    first, second = machine.setup("jax"), machine.setup("jax")
+    assert first.returncode == second.returncode == 0, first.stdout
+    assert machine.log == "made\npip requirements-jax.txt\n" and (machine.root / ".venv-jax/bin/python").exists()
+
+
 def test_a_checkout_that_moved_gets_another_environment(machine):
     machine.has_apt(missing=[], user="somebody")
     assert machine.setup().returncode == 0
@@ -177,6 +188,37 @@ def test_an_old_compiler_is_passed_over(machine):
 def test_everything_is_pinned(path):
     lines = [line.partition(" #")[0].strip() for line in path.read_text().splitlines() if line.strip() and line[0] != "#"]
     assert lines and all(re.match(r"[\w.-]+==[\w.+]+( |;|$)", line) for line in lines)
+
+
+def test_what_two_environments_have_is_the_same():
+    pins = {path: dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / path).read_text(), re.M)) for path in ("requirements.txt", "requirements-jax.txt")}
+    both, jax = pins["requirements.txt"], pins["requirements-jax.txt"]
+    assert {"numpy", "safetensors"} <= both.keys() & jax.keys()
+    assert {name: jax[name] for name in both.keys() & jax.keys()} == {name: both[name] for name in both.keys() & jax.keys()}
+
+
+def test_a_skipped_test_fails_the_run(tmp_path):
+    """Of C++ and of Python, but for those of the list."""
+    results = tmp_path / "gtest"
+    results.mkdir()
+    test = {"name": "Runs", "result": "COMPLETED"}
+    report = {"testsuites": [{"name": "Suite", "testsuite": [test, {"name": "Waits", "result": "SKIPPED", "skipped": [{"message": "no TPU\n"}]}]}]}
+    check = lambda: subprocess.run([sys.executable, ROOT / "tests/skips.py", results], text=True, capture_output=True)
+    assert check().returncode == 1  # no results at all
+    (results / "a_test.json").write_text(json.dumps(report))
+    done = check()
+    assert done.returncode == 1 and "Suite.Waits: no TPU" in done.stderr and "Suite.Runs" not in done.stderr
+    del report["testsuites"][0]["testsuite"][1]
+    (results / "a_test.json").write_text(json.dumps(report))
+    assert check().returncode == 0
+    assert skips.unexpected({"tests/python/test_plan.py::test_record_on_a_full_disk": "none", "tests/python/test_plan.py::test_search": "none"}) == [
+        "tests/python/test_plan.py::test_search: none"]
+
+    (tmp_path / "test_it.py").write_text("import pytest\ndef test_a():\n    pytest.skip('why not')\ndef test_b():\n    pass\n")
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/python/conftest.py").read_text().replace(
+        "ROOT = pathlib.Path(__file__).resolve().parents[2]", f"ROOT = pathlib.Path({str(ROOT)!r})"))
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path], text=True, capture_output=True)
+    assert run.returncode == 1 and "not in the list of tests/skips.py: test_it.py::test_a: Skipped: why not" in run.stdout, run.stdout
 
 
 def test_help_lists_every_target():
