@@ -79,7 +79,6 @@ def test_plans_that_differ_are_kept_apart(counting_planner, monkeypatch, tmp_pat
 @needs_libtpu
 def test_first_phase_tells_the_whole_compilation_s_memory(tmp_path):
     comparison = plan_phases.compare(SMALL, tmp_path, 600)
-    assert comparison.first["planned_s"] < comparison.whole["planned_s"]
     assert comparison.holds and comparison.memory == pytest.approx(0, abs=plan_phases.BOUND)
     cells = comparison.cells()
     assert len(cells) == len(plan_phases.HEAD) and cells[:2] == [SMALL.label, "v5e:2x2"] and cells[5] == "+0.0%"  # FLOPs
@@ -88,13 +87,28 @@ def test_first_phase_tells_the_whole_compilation_s_memory(tmp_path):
 
 
 @needs_libtpu
-def test_analytic_error(tmp_path):
-    compiled, analytic = analytic_error.reports(SMALL, tmp_path, 600)
-    cells = dict(zip(analytic_error.HEAD, analytic_error.cells(SMALL, compiled, analytic), strict=True))
+@pytest.mark.parametrize("topology, fitted", [("v5e:2x2", "yes"), ("v4:2x2x1", "no"), ("v5p:2x2x1", "no"), ("v6e:2x2", "no")])
+def test_analytic_error(tmp_path, topology, fitted):
+    """Also of generations that its rules were not fitted to: memory within 15 %, the bound that docs/planning.md states. Rows are long enough
+    that memory on the chip, which the mode knows little of, does not decide."""
+    plan = Plan(SMALL.config, topology, (*SMALL.overrides, "--training.sequences_per_microbatch", "16", "--training.max_context_length", "1024"))
+    compiled, analytic = analytic_error.reports(plan, tmp_path, 600)
+    cells = dict(zip(analytic_error.HEAD, analytic_error.cells(plan, compiled, analytic), strict=True))
+    assert cells["fitted"] == fitted
     assert float(cells["HBM GiB, compiled"]) == pytest.approx(compiled["memory"]["total"] / 2**30, abs=0.005)
     error = {key: float(cells[key].removesuffix("%")) for key in ("FLOPs", "error", "collective bytes")}
     assert error["error"] == pytest.approx(100 * (analytic["memory"]["total"] / compiled["memory"]["total"] - 1), abs=0.05)
-    assert abs(error["FLOPs"]) < 5 and abs(error["collective bytes"]) < 1
+    assert abs(error["error"]) < 15 and abs(error["FLOPs"]) < 2 and abs(error["collective bytes"]) < 0.1
+
+
+def test_means_of_analytic_errors_are_signed():
+    rows = analytic_error.means(["v5e:2x2", "v5p:2x2x1", "v5p:2x2x2", "v4:2x2x1"], [0.5, -0.1, 0.2, -0.3], [0.0, 0.1, 0.1, -0.2])
+    assert rows == [
+        ["v5e", "yes", "1", "+50.0%", "+50.0%", "+50.0%", "+0.0%", "+0.0%", "+0.0%"],
+        ["v5p", "no", "2", "+5.0%", "-10.0%", "+20.0%", "+10.0%", "+10.0%", "+10.0%"],
+        ["v4", "no", "1", "-30.0%", "-30.0%", "-30.0%", "-20.0%", "-20.0%", "-20.0%"],
+        ["all others", "no", "3", "-6.7%", "-30.0%", "+20.0%", "+0.0%", "-20.0%", "+10.0%"],
+    ]
 
 
 def test_without_the_compiler_nothing_is_compared(planner, tmp_path):
@@ -133,6 +147,16 @@ def test_page_has_the_table_that_is_printed(page, head, labels):
     (table,) = (table for table in tables(page) if table[0] == tuple(head))
     assert [row[:2] for row in table[1:]] == labels
     assert {len(row) for row in table} == {len(head)}
+
+
+def test_means_of_the_page_are_those_of_its_table():
+    (plans,), (means,) = ([t[1:] for t in tables("planning.md") if t[0] == head] for head in (analytic_error.HEAD, analytic_error.MEANS))
+    column = lambda name: [float(row[analytic_error.HEAD.index(name)].removesuffix("%")) / 100 for row in plans]
+    expected = analytic_error.means([row[1] for row in plans], column("error"), column("HBM bytes moved"))
+    assert [row[:3] for row in means] == [tuple(row[:3]) for row in expected]
+    for row, want in zip(means, expected):
+        for cell, figure in zip(row[3:], want[3:]):
+            assert abs(float(cell[:-1]) - float(figure[:-1])) <= 0.1  # the table's figures are rounded
 
 
 def test_first_phases_of_the_page_are_within_the_bound():
