@@ -1,7 +1,7 @@
 // Runs pieces of the trainer on numbers from a file, for tests that compare them with other implementations.
 //
-//   train_reference model cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; family and sizes in the
-//                                           metadata.
+//   train_reference model cpu|tpu IN OUT    IN: weights under Hugging Face's names, tokens and labels [B, S]; family, sizes, dtype
+//                                           of activations and form of attention (empty: chosen) in the metadata.
 //                                           OUT: logits, loss (sum / valid tokens), gradients under the same names
 //   train_reference optimizer cpu|tpu IN OUT    IN: parameter.NAME, gradient.STEP.NAME; in the metadata a configuration file, and
 //                                               whether the parameters, of one shape, are updated stacked.
@@ -40,11 +40,14 @@ NamedTensors model_step(at::Device device, const SafetensorsReader& in) {
   parameters.assign(parameters.tensors(), [&](size_t i) { return values[i]; });
   const at::Tensor tokens = in.read("tokens").to(device), labels = in.read("labels").to(device);
   model->prepare(device, tokens.size(1));
+  const at::ScalarType compute = in.metadata().at("dtype") == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  if (const std::string& kind = in.metadata().at("attention"); !kind.empty())
+    model->set_attention({.kind = kind == "dense" ? nn::AttentionKind::Dense : nn::AttentionKind::Chunked});
 
   device::Capture step("reference", [&](const Tensors& inputs) {
     const at::AutoGradMode grad(true);
-    const at::Tensor logits = model->forward({inputs[0], {}, {}}, at::kFloat);
-    const at::Tensor loss = nn::linear_cross_entropy(model->hidden({inputs[0], {}, {}}, at::kFloat), model->head(), inputs[1],
+    const at::Tensor logits = model->forward({inputs[0], {}, {}}, compute);
+    const at::Tensor loss = nn::linear_cross_entropy(model->hidden({inputs[0], {}, {}}, compute), model->head(), inputs[1],
                                                      nn::valid_tokens(inputs[1]), {}).total;
     Tensors out = torch::autograd::grad({loss}, parameters.tensors());
     out.insert(out.begin(), {logits.detach(), loss.detach()});
