@@ -1,14 +1,19 @@
 #include "device/allocator.h"
 
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
 #include "base/error.h"
 #include "device/device.h"
+#include "device/errors.h"
 
 namespace flambeau::device {
 namespace {
 
 void release(void* record) { static_cast<runtime::Storage*>(record)->self.reset(); }
 
-class Allocator final : public c10::Allocator {
+class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     runtime::Engine::get();  // a missing plugin is known here, not at the first op
@@ -19,11 +24,48 @@ class Allocator final : public c10::Allocator {
   void copy_data(void*, const void*, std::size_t) const override {
     raise<NotImplemented>("[tpu] a storage cannot be copied byte by byte; clone the tensor instead");
   }
+
+  bool initialized() override { return runtime::Engine::started(); }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // buffers live as long as anything uses them
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const runtime::MemoryUse use = runtime::memory_use();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const auto set = [](c10::CachingAllocator::StatArray& stat, int64_t now, int64_t peak, int64_t ever, int64_t before) {
+      stat[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = {now, peak, ever - before, ever - now - before};
+    };
+    std::lock_guard lock(mutex_);
+    for (auto* stat : {&stats.allocation, &stats.active, &stats.segment})
+      set(*stat, use.allocations - use.frees, use.peak_storages, use.allocations, allocations_before_);
+    for (auto* stat : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes, &stats.reserved_bytes})
+      set(*stat, use.allocated, use.peak, use.total, bytes_before_);
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {
+    const runtime::MemoryUse use = runtime::memory_use();
+    std::lock_guard lock(mutex_);
+    allocations_before_ = use.allocations;
+    bytes_before_ = use.total;
+  }
+  void resetPeakStats(c10::DeviceIndex) override { runtime::reset_peak_memory(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    return at_the_edge([] {
+      const pjrt::Client& client = runtime::Engine::get().client();
+      const auto memory = client.memory_of(client.addressable_devices().front());
+      if (!memory || !memory->limit)
+        raise<NotImplemented>("[tpu] the plugin {} does not tell how much memory its device has", client.plugin().path().string());
+      return std::pair(static_cast<size_t>(std::max<int64_t>(*memory->limit - memory->in_use, 0)), static_cast<size_t>(*memory->limit));
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t allocations_before_ = 0, bytes_before_ = 0;  // resetAccumulatedStats()
 };
 
 }  // namespace
 
-c10::Allocator& allocator() {
+c10::DeviceAllocator& allocator() {
   static auto* instance = new Allocator;  // storages may outlive every static
   return *instance;
 }

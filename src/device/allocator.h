@@ -1,14 +1,15 @@
 // Storage records as c10 storages.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
 #include "runtime/storage.h"
 
 namespace flambeau::device {
 
-c10::Allocator& allocator();
+// Also what torch.accelerator asks for memory statistics. Nothing is cached: memory is the plugin's.
+c10::DeviceAllocator& allocator();
 
 // Owns a reference to `storage`, which must not have a c10 owner yet.
 c10::DataPtr data_ptr_of(const std::shared_ptr<runtime::Storage>& storage);

@@ -1,5 +1,6 @@
 // Scaled dot product attention: PyTorch asks a stub which implementation a device has. Ours is the fused op of the table, whose two
-// integer results no row can give.
+// integer results no row can give. What that op does not take (3-D inputs, batches that broadcast, heads that differ without
+// enable_gqa) PyTorch composes of other ops, and refuses what is wrong in its own words.
 #include <ATen/ATen.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
@@ -14,9 +15,16 @@
 namespace flambeau::device {
 namespace {
 
-int64_t choose_fused(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, bool,
-                     std::optional<double>, bool) {
-  return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask, double,
+               bool is_causal, std::optional<double>, bool enable_gqa) {
+  const auto fits = [&](const at::Tensor& x) {
+    return x.dim() == 4 && x.size(0) == query.size(0) && x.scalar_type() == query.scalar_type() && is_tpu(x) && x.size(1) > 0 &&
+           (enable_gqa ? query.size(1) % x.size(1) == 0 : query.size(1) == x.size(1));
+  };
+  const bool fused = at::globalContext().userEnabledOverrideableSDP() && fits(query) && fits(key) && fits(value) &&
+                     key.size(1) == value.size(1) && key.size(2) == value.size(2) && key.size(3) == query.size(3) &&
+                     !(is_causal && mask && mask->defined());
+  return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
 
 using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
@@ -37,7 +45,7 @@ Results fused_attention(const at::Tensor& query, const at::Tensor& key, const at
 void register_attention() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(Edge<&fused_attention>::call));
-  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_fused);
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
 }
 
 }  // namespace flambeau::device

@@ -18,4 +18,10 @@ void register_attention();
 // Batch norm, which writes running statistics (batch_norm.cc).
 void register_batch_norm();
 
+// What nn.MultiheadAttention and nn.TransformerEncoder call in eval mode (transformer.cc).
+void register_transformer();
+
+// torch.autocast's policies (autocast.cc).
+void register_autocast();
+
 }  // namespace flambeau::device

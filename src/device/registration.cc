@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/allocator.h"
 #include "device/device.h"
+#include "device/pinned.h"
 #include "device/register.h"
 #include "device/scope.h"
 
@@ -45,6 +46,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return default_generator(); }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return new_generator(); }
   at::Device getDeviceFromPtr(void*) const override { return tpu(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return runtime::Engine::started(); }
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
@@ -65,6 +68,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
   static const bool registered = [] {
     c10::register_privateuse1_backend("tpu");
     c10::SetAllocator(kDeviceType, &allocator());
+    at::setHostAllocator(kDeviceType, &pinned_allocator());
     static Guard guard;
     c10::impl::device_guard_impl_registry[static_cast<size_t>(kDeviceType)].store(&guard);
     at::RegisterPrivateUse1HooksInterface(new Hooks);  // PyTorch keeps it for the process's life
@@ -73,6 +77,8 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     register_composites();
     register_attention();
     register_batch_norm();
+    register_transformer();
+    register_autocast();
     runtime::set_site_source(&current_scope);
     return true;
   }();

@@ -35,5 +35,6 @@ std::span<const Row> scatter_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> random_rows();
 std::span<const Row> optim_rows();
+std::span<const Row> amp_rows();
 
 }  // namespace flambeau::ops

@@ -52,6 +52,17 @@ std::shared_ptr<const Client> Client::create(const Plugin& plugin, const Attribu
   return client;
 }
 
+std::optional<DeviceMemory> Client::memory_of(const Device& device) const {
+  if (!offers<&PJRT_Api::PJRT_Device_MemoryStats>(plugin_->api())) return std::nullopt;
+  try {
+    const auto memory =
+        call<&PJRT_Api::PJRT_Device_MemoryStats>(plugin_->api(), "memory_of", [&](auto& a) { a.device = device.handle; });
+    return DeviceMemory{memory.bytes_in_use, memory.bytes_limit_is_set ? std::optional(memory.bytes_limit) : std::nullopt};
+  } catch (const PluginError&) {
+    return std::nullopt;  // UNIMPLEMENTED
+  }
+}
+
 Client::~Client() {
   if (handle_ == nullptr) return;
   auto destroy = [api = plugin_->api(), handle = handle_] {

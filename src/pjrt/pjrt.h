@@ -200,6 +200,11 @@ struct MemoryStats {  // bytes on one device, as compiled
   int64_t host = 0;   // in host memory: arguments, outputs and temporaries that were offloaded
 };
 
+struct DeviceMemory {  // of one device, now
+  int64_t in_use = 0;
+  std::optional<int64_t> limit = {};  // what programs and buffers may take
+};
+
 class Executable {
  public:
   // Takes over `owned`, also when it raises.
@@ -262,6 +267,9 @@ class Client : public std::enable_shared_from_this<Client> {
   std::unique_ptr<Buffer> upload(const HostArray& array, const Device& device,
                                  HostSemantics semantics = HostSemantics::CopyDuringCall,
                                  std::function<void()> done = {}) const;
+
+  // None where the plugin does not tell (those for CPUs).
+  std::optional<DeviceMemory> memory_of(const Device& device) const;
 
   PJRT_Client* handle() const { return handle_; }
   // Programs with several devices are launched one at a time: two launches that reach the devices in different orders

@@ -8,13 +8,17 @@ namespace flambeau::runtime {
 namespace {
 
 std::atomic<uint64_t> next_id{1};
-std::atomic<int64_t> allocated{0}, peak{0}, allocations{0}, frees{0};
+std::atomic<int64_t> allocated{0}, peak{0}, allocations{0}, frees{0}, peak_storages{0}, total{0};
+
+void raise_to(std::atomic<int64_t>& most, int64_t now) {
+  int64_t seen = most.load(std::memory_order_relaxed);
+  while (now > seen && !most.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
 
 void account(int64_t bytes) {
-  int64_t now = allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  int64_t seen = peak.load(std::memory_order_relaxed);
-  while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
-  }
+  if (bytes > 0) total.fetch_add(bytes, std::memory_order_relaxed);
+  raise_to(peak, allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes);
 }
 
 // Guards the values of all storages.
@@ -33,7 +37,7 @@ Values& values() {
 Storage::Storage(int64_t nbytes, uint64_t recording) : id(next_id++), nbytes_(nbytes) {
   value_.recording = recording;
   account(nbytes);
-  ++allocations;
+  raise_to(peak_storages, ++allocations - frees);
 }
 
 Storage::~Storage() {
@@ -142,7 +146,10 @@ bool shows_all(const TensorRef& tensor) {
          tensor.view.elements() * byte_size(tensor.dtype) >= tensor.storage->nbytes();
 }
 
-MemoryUse memory_use() { return {allocated, peak, allocations, frees}; }
-void reset_peak_memory() { peak = allocated.load(); }
+MemoryUse memory_use() { return {allocated, peak, allocations, frees, peak_storages, total}; }
+void reset_peak_memory() {
+  peak = allocated.load();
+  peak_storages = allocations - frees;
+}
 
 }  // namespace flambeau::runtime

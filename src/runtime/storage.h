@@ -116,9 +116,12 @@ struct TensorRef {
 // Whether it shows all elements of its storage, in order.
 bool shows_all(const TensorRef& tensor);
 
-// Logical bytes of live storages.
+// Logical bytes of live storages, and how many there are.
 struct MemoryUse {
-  int64_t allocated = 0, peak = 0, allocations = 0, frees = 0;
+  int64_t allocated = 0, peak = 0;         // bytes now, and the most since the start or reset_peak_memory()
+  int64_t allocations = 0, frees = 0;      // storages made and given back since the start
+  int64_t peak_storages = 0;               // the most at one time
+  int64_t total = 0;                       // bytes ever allocated
 };
 MemoryUse memory_use();
 void reset_peak_memory();

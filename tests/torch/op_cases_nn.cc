@@ -465,6 +465,24 @@ std::vector<OpCase> optimizer_cases() {
 }
 const bool optimizers = add_cases(optimizer_cases());
 
+Arg float_of(double value) {
+  return given([value](at::ScalarType) { return at::full({}, value, at::kFloat); });
+}
+Arg steps_of(int64_t value) {
+  return given([value](at::ScalarType) { return at::full({}, value, at::kInt); });
+}
+const bool loss_scales = add_cases({
+    {"aten::_amp_foreach_non_finite_check_and_unscale", {tensors({x(3, 4), y(5)}), float_of(0), float_of(0.25)}, {.dtypes = kFloats}},
+    {"aten::_amp_foreach_non_finite_check_and_unscale", {tensors({x(3, 4), y(5)}), float_of(1), float_of(0.25)}, {.dtypes = kFloats}},
+    {"aten::_amp_foreach_non_finite_check_and_unscale",
+     {tensors({x(3, 4), y(50).special(), x(0)}), float_of(0), float_of(0.3)},
+     {.dtypes = kFloats}},
+    {"aten::_amp_update_scale", {float_of(1024), steps_of(0), float_of(0), 2.0, 0.5, 2}, {.dtypes = kFloat}},
+    {"aten::_amp_update_scale", {float_of(1024), steps_of(1), float_of(0), 2.1, 0.5, 2}, {.dtypes = kFloat}},
+    {"aten::_amp_update_scale", {float_of(1024), steps_of(1), float_of(1), 2.0, 0.3, 2}, {.dtypes = kFloat}},
+    {"aten::_amp_update_scale", {float_of(3e38), steps_of(1), float_of(0), 2.0, 0.5, 2}, {.dtypes = kFloat}},
+});
+
 }  // namespace
 
 }  // namespace flambeau::op_test
