@@ -40,6 +40,8 @@ runtime::TensorRef ref_of(const at::Tensor& tensor);
 std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
+// One over a storage of its own, which `strides` show in another order than row-major.
+at::Tensor make_strided(const hlo::Type& type, const hlo::Dims& strides);
 // The first result of an op that PyTorch's dispatcher does not know, and all of them.
 at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
 std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::CallArgument> arguments);

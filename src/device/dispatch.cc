@@ -12,7 +12,9 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "device/errors.h"
+#include "device/indices.h"
 #include "device/register.h"
+#include "device/strides.h"
 
 namespace flambeau::device {
 namespace {
@@ -153,6 +155,8 @@ struct Overload {
   size_t functional_arguments;      // the leading ones that are passed on
   bool out_form;                    // written tensors take the result's shape
   std::optional<size_t> generator;
+  std::optional<size_t> indices;    // a list of index tensors, of whichever device
+  StrideRule strides;               // of results that are not written into arguments, or are resized
   bool returns_list;
 };
 
@@ -173,8 +177,8 @@ std::vector<at::Tensor> written_tensors(const Overload& overload, const c10::IVa
   return tensors;
 }
 
-// Shapes an out tensor, and refuses what PyTorch refuses.
-void prepare_target(const Overload& overload, const at::Tensor& target, const hlo::Type& type) {
+// Shapes an out tensor, and refuses what PyTorch refuses. `strides` are those of one that is resized; empty: row-major.
+void prepare_target(const Overload& overload, const at::Tensor& target, const hlo::Type& type, const hlo::Dims& strides) {
   if (!is_tpu(target))
     raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
                            target.device().str());
@@ -182,7 +186,9 @@ void prepare_target(const Overload& overload, const at::Tensor& target, const hl
   if (!c10::canCast(result, target.scalar_type()))
     raise<InvalidArgument>("result type {} can't be cast to the desired output type {}", c10::toString(result),
                            c10::toString(target.scalar_type()));
-  if (overload.out_form && target.sizes() != at::IntArrayRef(type.dims)) target.resize_(type.dims);
+  if (!overload.out_form || target.sizes() == at::IntArrayRef(type.dims)) return;
+  target.resize_(type.dims);
+  if (!strides.empty()) target.unsafeGetTensorImpl()->set_sizes_and_strides(type.dims, strides);
 }
 
 class Kernel final : public c10::OperatorKernel {
@@ -196,14 +202,15 @@ class Kernel final : public c10::OperatorKernel {
  private:
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     size_t count = op.schema().arguments().size();
-    const c10::IValue* arguments = stack.data() + (stack.size() - count);
+    c10::IValue* arguments = stack.data() + (stack.size() - count);
+    if (overload_.indices) bring_indices(arguments[0].toTensor(), arguments[*overload_.indices]);
     std::vector<CallArgument> call;
     call.reserve(count);
     for (size_t i = 0; i < overload_.functional_arguments; ++i)
       if (overload_.kinds[i] != ArgumentKind::Placement) call.push_back(to_argument(overload_.kinds[i], arguments[i]));
 
     std::vector<at::Tensor> written = written_tensors(overload_, arguments);
-    std::vector<std::optional<TensorRef>> into = targets(written, call);
+    std::vector<std::optional<TensorRef>> into = targets(written, call, {arguments, overload_.functional_arguments});
     runtime::RandomSource* random = overload_.row->random ? &random_source(generator_of(overload_, arguments)) : nullptr;
     if (random && Engine::current() && random != &random_source(std::nullopt))
       raise<NotImplemented>("[capture] a generator of its own is not handled within a captured step; use the default one");
@@ -211,13 +218,21 @@ class Kernel final : public c10::OperatorKernel {
     put_results(op, stack, count, outputs, written);
   }
 
-  std::vector<std::optional<TensorRef>> targets(const std::vector<at::Tensor>& written, const std::vector<CallArgument>& call) {
+  // Where results go: tensors that the call names, and new ones that are not row-major, which `written` gains.
+  std::vector<std::optional<TensorRef>> targets(std::vector<at::Tensor>& written, const std::vector<CallArgument>& call,
+                                                std::span<const c10::IValue> arguments) {
     std::vector<std::optional<TensorRef>> into;
-    if (written.empty()) return into;
+    const bool permute = (written.empty() || overload_.out_form) && may_permute(overload_.strides, arguments);
+    if (written.empty() && !permute) return into;
     std::vector<std::optional<hlo::Type>> types = Engine::get().infer(*overload_.row, call);
+    std::vector<hlo::Dims> strides(types.size());
+    if (permute) strides = result_strides(overload_.strides, arguments, types);
+    if (written.empty()) {
+      for (size_t i = 0; i < types.size(); ++i) written.push_back(strides[i].empty() ? at::Tensor() : make_strided(*types[i], strides[i]));
+    }
     for (size_t i = 0; i < written.size(); ++i) {
       bool used = written[i].defined() && i < types.size() && types[i];
-      if (used) prepare_target(overload_, written[i], *types[i]);
+      if (used) prepare_target(overload_, written[i], *types[i], strides[i]);
       into.push_back(used ? std::optional(ref_of(written[i])) : std::nullopt);
     }
     return into;
@@ -227,7 +242,7 @@ class Kernel final : public c10::OperatorKernel {
                    const std::vector<at::Tensor>& written) {
     std::vector<c10::IValue> results;
     auto tensor = [&](size_t i) {
-      if (i < written.size()) return written[i];
+      if (i < written.size() && (written[i].defined() || !overload_.written.empty())) return written[i];
       if (i >= outputs.size() || !outputs[i].type) return at::Tensor();
       return make_tensor(outputs[i].storage, *outputs[i].type);
     };
@@ -261,9 +276,10 @@ bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& fu
   return true;
 }
 
-std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::FunctionSchema& schema) {
+std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
   if (!is_form_of(schema, functional)) return std::nullopt;
-  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, false};
+  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, {}, stride_rule(op), false};
   size_t parameter = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -271,6 +287,7 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
     c10::TypePtr type = argument.type();
     if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     if (type->kind() == c10::TypeKind::GeneratorType) overload.generator = i;
+    if (argument.name() == "indices" && type->kind() == c10::TypeKind::ListType) overload.indices = i;
     if (i >= overload.functional_arguments) continue;
     overload.kinds.push_back(kind_of(argument));
     if (overload.kinds.back() == ArgumentKind::Placement) continue;
@@ -325,7 +342,7 @@ void register_table() {
         // Where one list ends and the next begins is not told by the outputs; the in-place form, the one in use, needs not know.
         if (is_row && handle->schema().returns().size() > 1 && handle->schema().returns()[0].type()->kind() == c10::TypeKind::ListType)
           continue;
-        if (auto overload = overload_of(row, functional->schema(), handle->schema()))
+        if (auto overload = overload_of(row, functional->schema(), *handle))
           aten->impl(c10::toString(it->second).c_str(),
                      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));
       }

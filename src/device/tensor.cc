@@ -68,6 +68,11 @@ at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const h
   return tensor;
 }
 
+at::Tensor make_strided(const hlo::Type& type, const hlo::Dims& strides) {
+  return at::detail::empty_strided_generic(type.dims, strides, &allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           scalar_type_of(type.dtype));
+}
+
 at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments) {
   const auto outputs = runtime::Engine::get().call(row, arguments);
   return make_tensor(outputs[0].storage, *outputs[0].type);

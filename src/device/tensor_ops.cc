@@ -56,13 +56,13 @@ void grow(const at::Tensor& self, size_t nbytes) {
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::optional<c10::MemoryFormat> format) {
-  if (format.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous)
-    raise<NotImplemented>("[resize_] only contiguous tensors are handled");
+  if (format == c10::MemoryFormat::Preserve) raise<InvalidArgument>("Unsupported memory format Preserve");
   uint64_t elements = 0;
   if (c10::safe_multiplies_u64(sizes, &elements) || elements > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     raise<InvalidArgument>("numel: integer multiplication overflow");
   grow(self, at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), static_cast<size_t>(self.storage_offset())));
   self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   return self;
 }
 

@@ -356,11 +356,13 @@ void Trace::write(const TensorRef& tensor, ValueId value) {
   auto bind = [&](ValueId id) {
     bindings_.insert_or_assign(storage.id, Binding{storage.weak_from_this(), id, !born, born});
   };
-  bool covers = tensor.view.offset == 0 && tensor.view.is_contiguous() &&
-                tensor.view.elements() * byte_size(tensor.dtype) >= storage.nbytes();
-  if (covers) {
-    if (types_[value].dtype != tensor.dtype) {
-      std::vector<Recorded> arguments{whole_value(value, types_[value]), tensor.dtype};
+  bool covers = tensor.view.offset == 0 && tensor.view.elements() * byte_size(tensor.dtype) >= storage.nbytes();
+  bool in_order = tensor.view.is_contiguous();
+  if (std::optional<View> order = covers && !in_order ? memory_order(tensor.view) : std::nullopt; order || (covers && in_order)) {
+    if (order || types_[value].dtype != tensor.dtype) {
+      ValueView contents = whole_value(value, types_[value]);
+      if (order) contents = {value, *std::move(order), types_[value].dtype, false};
+      std::vector<Recorded> arguments{std::move(contents), tensor.dtype};
       value = *append_recorded(kIdentity, std::move(arguments), 0, {})[0];
     }
     bind(in_shape_of(storage, value));

@@ -485,6 +485,25 @@ bool overlaps_itself(const View& view) {
   return reaches_twice(dims, elements);
 }
 
+std::optional<View> memory_order(const View& view) {
+  const View contents = View::contiguous(view.sizes);
+  std::vector<size_t> order(view.sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t i, size_t j) {
+    return view.strides[i] != view.strides[j] ? view.strides[i] > view.strides[j] : i < j;
+  });
+  View base;
+  for (size_t d : order) {
+    base.sizes.push_back(view.sizes[d]);
+    base.strides.push_back(contents.strides[d]);
+  }
+  View dense = View::contiguous(base.sizes);
+  for (size_t i = 0; i < order.size(); ++i)
+    if (base.sizes[i] != 1 && view.strides[order[i]] != dense.strides[i]) return std::nullopt;
+  if (view.elements() == 0) return std::nullopt;
+  return base;
+}
+
 ViewForm read_form(const View& view, int64_t base_elements) {
   if (view.offset == 0 && view.elements() == base_elements && view.is_contiguous()) return ViewForm::Whole;
   return make_plan(view, base_elements).form;

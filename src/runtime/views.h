@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "hlo/builder.h"
 
@@ -52,6 +53,10 @@ hlo::Value read_view(hlo::Builder& b, hlo::Value base, const View& view);
 // `base` with the elements that `view` shows replaced by `contents` ([view.sizes], same dtype); has base's shape.
 // InvalidArgument with PyTorch's message when the view overlaps itself (see overlaps_itself).
 hlo::Value write_view(hlo::Builder& b, hlo::Value base, const View& view, hlo::Value contents);
+
+// When `view` shows a dense base in another order of dimensions: the view of the dense contents [view.sizes] that has their elements in
+// the base's order. None where it shows something else, or nothing.
+std::optional<View> memory_order(const View& view);
 
 // Whether two index tuples of the view may reach the same element; exact for sizes up to a million elements, else as PyTorch's
 // at::has_internal_overlap decides (true only when sure).

@@ -304,6 +304,24 @@ TEST(Views, BaseDimensionsServeAsTheyAre) {
   }
 }
 
+TEST(Views, MemoryOrderIsThatOfADenseBase) {
+  const struct {
+    View view;
+    std::optional<View> order;
+  } cases[] = {
+      {View::contiguous({3, 4}), View{{3, 4}, {4, 1}}},
+      {transpose(View::contiguous({3, 4}), 0, 1), View{{3, 4}, {1, 3}}},
+      {View{{2, 3, 4, 5}, {60, 1, 15, 3}}, View{{2, 4, 5, 3}, {60, 5, 1, 20}}},  // channels_last
+      {View{{4, 1, 2}, {1, 7, 4}}, View{{1, 2, 4}, {2, 1, 2}}},
+      {View{{}, {}}, View{{}, {}}},
+      {slice(View::contiguous({3, 4}), 1, 0, 4, 2), std::nullopt},
+      {expand(View{{3, 1}, {1, 1}}, 1, 2), std::nullopt},
+      {View{{2, 2}, {1, 1}}, std::nullopt},
+      {View{{0, 2}, {1, 1}}, std::nullopt},
+  };
+  for (const auto& c : cases) EXPECT_EQ(memory_order(c.view), c.order) << fmt::format("{}", fmt::join(c.view.strides, ", "));
+}
+
 TEST(Views, Refusals) {
   hlo::Graph graph;
   Builder b(graph);
