@@ -88,8 +88,8 @@ void check(const train::Config& config) {
   fmt::print("# sizes: layers {}, dim {}, heads {}, kv_heads {}, ffn_dim {}, vocab_size {}\n", s.layers, s.dim, s.heads, s.kv_heads, s.ffn_dim,
              s.vocab_size);
   fmt::print("# parameters: {}\n", train::with_commas(parameters));
-  fmt::print("# FLOPs a token: {:.6g}; with the causal mask discounted: {:.6g}\n", model->flops_per_token(batching.context),
-             model->causal_flops_per_token(batching.context));
+  const models::TokenFlops flops = model->flops_per_token(batching.context);
+  fmt::print("# FLOPs a token: {:.6g} (causal {:.6g})\n", flops.standard, flops.causal);
   fmt::print("# tokens a step: {} = {} microbatches x {} sequences x {}\n", train::with_commas(batching.tokens_per_step()),
              batching.accumulation, batching.sequences, batching.context);
   const train::OptimizerOptions optimizer = train::optimizer_options(config.optimizer);

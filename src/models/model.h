@@ -34,6 +34,15 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Looks at a named activation; see Model::forward.
 using Probe = std::function<void(const std::string& name, const at::Tensor& value)>;
 
+// Floating-point operations of one token, forward and backward, under the two conventions for attention. Training and planning
+// compute MFU from these and nothing else; what is recomputed counts in neither.
+struct TokenFlops {
+  // TorchTitan's: 6 (N - N_embedding) + 6 L H (d_qk + d_v) context, without a discount for the causal mask.
+  double standard = 0;
+  // The same where a query meets only the keys up to itself: (context + 1) / 2 on average.
+  double causal = 0;
+};
+
 // What a mesh must divide.
 struct Sizes {
   int64_t layers = 0, dim = 0, heads = 0, kv_heads = 0, ffn_dim = 0, vocab_size = 0;
@@ -70,10 +79,7 @@ class Model {
   virtual Sizes sizes() const = 0;
   int64_t vocabulary() const { return sizes().vocab_size; }
   virtual int64_t max_context() const = 0;  // the longest that the position embedding is meant for
-  // The field's figure: 6 (N - N_embedding) + 6 L H (d_qk + d_v) context, without a discount for the causal mask.
-  virtual double flops_per_token(int64_t context) const = 0;
-  // The same where a query meets only the keys up to itself: (context + 1) / 2 on average.
-  virtual double causal_flops_per_token(int64_t context) const = 0;
+  virtual TokenFlops flops_per_token(int64_t context) const = 0;
 
   // All parameters, or tensors like them (gradients), under Hugging Face's names; and the inverse, which raises InvalidArgument for
   // a name that is missing, unknown or of another shape.

@@ -49,10 +49,10 @@ TEST(Models, LlamasStretchTheirContextAsPublished) {
 TEST(Models, CountFlopsAsTheFieldDoes) {
   const auto llama = make_model("llama3", "8B", {});
   const double dense = 6.0 * (8'030'261'248 - 128'256.0 * 4096);
-  EXPECT_DOUBLE_EQ(llama->flops_per_token(8192), dense + 6.0 * 32 * 32 * (128 + 128) * 8192);
-  EXPECT_NEAR(llama->causal_flops_per_token(8192), dense + 6.0 * 32 * 32 * 256 * 4096.5, 1e3);
+  EXPECT_DOUBLE_EQ(llama->flops_per_token(8192).standard, dense + 6.0 * 32 * 32 * (128 + 128) * 8192);
+  EXPECT_NEAR(llama->flops_per_token(8192).causal, dense + 6.0 * 32 * 32 * 256 * 4096.5, 1e3);
   // A tied embedding is multiplied by as the head; heads of 128 are wider than 1024 / 16.
-  EXPECT_DOUBLE_EQ(make_model("qwen3", "0.6B", {})->flops_per_token(4096),
+  EXPECT_DOUBLE_EQ(make_model("qwen3", "0.6B", {})->flops_per_token(4096).standard,
                    6.0 * 596'049'920 + 6.0 * 28 * 16 * (128 + 128) * 4096);
 }
 

@@ -140,7 +140,9 @@ Draft Planner::record(const train::Config& config) const {
   r.attention = config.model.attention == "dense" ? "dense" : has_kernels ? "flash" : "chunked";
   if (const auto& m = config.model; r.attention != "dense" && (m.attention_block_q > 0 || m.attention_block_kv > 0))
     r.attention += fmt::format(", blocks of {} x {}", block_text(m.attention_block_q), block_text(m.attention_block_kv));
-  r.model_flops = step.flops_per_token * static_cast<double>(r.tokens_per_step) / static_cast<double>(r.devices);
+  const double tokens_per_device = static_cast<double>(r.tokens_per_step) / static_cast<double>(r.devices);
+  r.model_flops = step.flops_per_token.standard * tokens_per_device;
+  r.model_flops_causal = step.flops_per_token.causal * tokens_per_device;
   r.peak_flops = pod_.chip().device_peak().bf16_flops;
   r.price_per_chip_hour = options_.price_per_chip_hour;
   r.training_tokens = options_.training_tokens;

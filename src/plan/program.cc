@@ -100,7 +100,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   result.arguments = describe_arguments(recorded, *model, optimizer, options.documents);
   result.parameters = model->parameters().elements();
   result.parameters_per_device = train::parameters_per_device(model->parameters());
-  result.flops_per_token = model->causal_flops_per_token(result.batching.context);
+  result.flops_per_token = model->flops_per_token(result.batching.context);
   runtime::Engine::get().programs().forget();  // a search records hundreds
   return result;
 }

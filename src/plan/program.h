@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hlo/graph.h"
+#include "models/model.h"
 #include "plan/memory/memory.h"
 #include "runtime/engine.h"
 #include "runtime/target.h"
@@ -25,7 +26,7 @@ struct StepProgram {
   train::Batching batching;
   int64_t parameters = 0;            // elements
   int64_t parameters_per_device = 0;
-  double flops_per_token = 0;        // of the model's matrix products, forward and backward; of attention what is causal
+  models::TokenFlops flops_per_token;
 };
 
 // `target` must be the same in all calls of a process. InvalidArgument, led by the configuration's file, for what `train` would refuse.

@@ -70,7 +70,7 @@ std::string duration(double seconds) {
 std::string console_line(const StepMetrics& m) {
   return fmt::format("step: {:2}  loss: {:8.5f}  {}grad_norm: {:7.4f}  memory: {:5.2f}GiB  tps: {}  tflops: {:.2f}  mfu: {}", m.step,
                      m.loss, m.z_loss ? fmt::format("z_loss: {:8.5f}  ", *m.z_loss) : "", m.grad_norm, m.memory_gib, with_commas(std::llround(m.tps)), m.tflops,
-                     m.mfu ? fmt::format("{:.2f}%", *m.mfu) : "peak unknown");
+                     m.mfu ? fmt::format("{:.2f}% (causal {:.2f}%)", *m.mfu, m.mfu_causal.value()) : "peak unknown");
 }
 
 namespace {
@@ -108,11 +108,12 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t continued_st
 }
 
 void MetricsFile::write(const StepMetrics& m) {
+  const auto or_null = [](const std::optional<double>& value) { return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(); };
   nlohmann::ordered_json line = {
       {"step", m.step}, {"loss", m.loss},
       {"grad_norm", m.grad_norm}, {"lr", m.lr},
       {"tps", m.tps}, {"step_time_s", m.step_time_s},
-      {"mfu", m.mfu ? nlohmann::ordered_json(*m.mfu) : nlohmann::ordered_json(nullptr)},
+      {"mfu", or_null(m.mfu)}, {"mfu_causal", or_null(m.mfu_causal)},
       {"memory_gib", m.memory_gib},
   };
   if (m.z_loss) line["z_loss"] = *m.z_loss;

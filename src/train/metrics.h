@@ -30,8 +30,8 @@ struct StepMetrics {
   std::optional<double> z_loss;  // with a z-loss: its part, which `loss` does not count
   double tps = 0;          // tokens a second and device, since the last line
   double step_time_s = 0;  // mean since the last line
-  double tflops = 0;       // by the field's figure, see Model::flops_per_token
-  std::optional<double> mfu;  // percent
+  double tflops = 0;       // models::TokenFlops, the standard figure
+  std::optional<double> mfu, mfu_causal;  // percent, of the standard figure and of the causal one
   double memory_gib = 0;
 };
 

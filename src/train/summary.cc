@@ -69,9 +69,8 @@ TableRows summary_rows(const Config& config, const models::Model& model, const S
                                            : fmt::format("{}: {} of state and batch, {} of temporaries, as compiled",
                                                          gib(facts.argument_bytes + facts.temporary_bytes), gib(facts.argument_bytes),
                                                          gib(facts.temporary_bytes)));
-  const int64_t context = facts.batching.context;
-  rows.emplace_back("FLOPs a token", fmt::format("{:.4g} ({:.4g} with the causal mask discounted)", model.flops_per_token(context),
-                                                 model.causal_flops_per_token(context)));
+  const models::TokenFlops flops = model.flops_per_token(facts.batching.context);
+  rows.emplace_back("FLOPs a token", fmt::format("{:.4g} (causal {:.4g})", flops.standard, flops.causal));
   rows.emplace_back("optimizer", describe_optimizer(config, model));
   return rows;
 }

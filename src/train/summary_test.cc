@@ -21,7 +21,7 @@ TEST(Summary, SaysWhatAStepIs) {
   for (const char* line : {"mesh             8 devices: shard 4 x tensor 2", "610,720 a device (llama3 debug)",
                            "tokens a step    24,576 = 3 microbatches x 8 rows of 1,024, 2 rows a data-parallel rank",
                            "memory a device  2.50 GiB: 1.50 GiB of state and batch, 1.00 GiB of temporaries, as compiled",
-                           "with the causal mask discounted)", "AdamW, parameters norm: "}) {
+                           "FLOPs a token    4.064e+07 (causal 3.120e+07)", "AdamW, parameters norm: "}) {
     EXPECT_THAT(table, HasSubstr(line));
   }
   const SummaryFacts one{.degrees = {}, .batching = {.context = 8, .sequences = 1, .accumulation = 1}};

@@ -286,8 +286,12 @@ void Trainer::log_step(int64_t step, const StepResult& result) {
   m.lr = config_.optimizer.lr * schedule_.factor(step - 1);
   m.tps = n * static_cast<double>(batching_.tokens_per_step()) / (seconds_since_log_ * static_cast<double>(degrees_.devices()));
   m.step_time_s = seconds_since_log_ / n;
-  m.tflops = model_->flops_per_token(batching_.context) * m.tps / 1e12;
-  if (device_facts_.peak_tflops) m.mfu = 100 * m.tflops / *device_facts_.peak_tflops;
+  const models::TokenFlops flops = model_->flops_per_token(batching_.context);
+  m.tflops = flops.standard * m.tps / 1e12;
+  if (const std::optional<double> peak = device_facts_.peak_tflops) {
+    m.mfu = 100 * m.tflops / *peak;
+    m.mfu_causal = 100 * flops.causal * m.tps / 1e12 / *peak;
+  }
   // On a mesh storages are global; what one device needs is what its program was compiled to.
   const int64_t bytes =
       degrees_.devices() > 1 ? train_step_->argument_bytes() + train_step_->temporary_bytes() : peak_memory_bytes(device_);

@@ -109,6 +109,9 @@ def test_counts_by_hand(plan, tmp_path, config, topology, devices):
     assert step >= max(got["estimate"]["compute_s"], got["estimate"]["hbm_s"]) > 0
     assert got["tokens_per_second_per_chip"] == pytest.approx(tokens / step / devices, rel=1e-6)
     assert got["mfu"] == pytest.approx(got["model_flops"] / 197e12 / step, rel=1e-6)
+    assert got["mfu_causal"] == pytest.approx(got["model_flops_causal"] / 197e12 / step, rel=1e-6)
+    attention = 6 * counts.layers * 2 * counts.attention_dim  # TorchTitan's count of a pair of a query and a key
+    assert got["model_flops"] - got["model_flops_causal"] == pytest.approx(attention * (context - 1) / 2 * tokens / devices, rel=1e-6)
     assert got["days"] == pytest.approx(1e9 / tokens * step / 86400, rel=1e-6)
     assert got["price"] == pytest.approx(got["days"] * 24 * devices * 1.2, rel=1e-6)
     check_page((tmp_path / "plan.html").read_text(), got)

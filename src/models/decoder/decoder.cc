@@ -144,17 +144,13 @@ Sizes Decoder::sizes() const {
           .ffn_dim = config_.ffn_dim, .vocab_size = config_.vocab_size};
 }
 
-double Decoder::flops_per_token(int64_t context) const {
+TokenFlops Decoder::flops_per_token(int64_t context) const {
   const int64_t embedding = config_.vocab_size * config_.dim;
   // A tied embedding is also the head's matrix and is multiplied by; an untied one is only looked up.
   const int64_t multiplied = parameters_.elements() - (config_.tied ? 0 : embedding);
-  return 6.0 * static_cast<double>(multiplied) +
-         6.0 * static_cast<double>(config_.layers * config_.heads * 2 * config_.head_dim) * static_cast<double>(context);
-}
-
-double Decoder::causal_flops_per_token(int64_t context) const {
-  const double dense = flops_per_token(0);
-  return dense + (flops_per_token(context) - dense) * static_cast<double>(context + 1) / (2.0 * static_cast<double>(context));
+  const double matrices = 6.0 * static_cast<double>(multiplied);
+  const double pair = 6.0 * static_cast<double>(config_.layers * config_.heads * 2 * config_.head_dim);  // of a query and a key
+  return {.standard = matrices + pair * static_cast<double>(context), .causal = matrices + pair * static_cast<double>(context + 1) / 2};
 }
 
 }  // namespace flambeau::models

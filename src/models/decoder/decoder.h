@@ -58,8 +58,7 @@ class Decoder : public Model {
   const nn::Weight& head() const override { return config_.tied ? embedding_ : head_; }
   Sizes sizes() const override;
   int64_t max_context() const override { return config_.max_context; }
-  double flops_per_token(int64_t context) const override;
-  double causal_flops_per_token(int64_t context) const override;
+  TokenFlops flops_per_token(int64_t context) const override;
   NamedTensors to_hugging_face(const std::vector<at::Tensor>& like_parameters) const override;
   std::vector<at::Tensor> from_hugging_face(const NamedTensors& tensors) const override;
 

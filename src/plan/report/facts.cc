@@ -57,7 +57,7 @@ std::string step_text(const Report& report) {
 
 std::string mfu_text(const Report& report) {
   const bool known = is_known(report.estimate.step_s) && is_known(report.peak_flops);
-  return known ? format_percent(report.mfu()) : "unknown";
+  return known ? fmt::format("{} (causal {})", format_percent(report.mfu()), format_percent(report.mfu_causal())) : "unknown";
 }
 
 std::string rate_text(const Report& report) {

@@ -299,10 +299,10 @@ void Page::estimate() {
     add("at least, to the host and back", parts.host_bound, format_bytes(as_double(report_.memory.host)) + " in the host's memory");
   add("all communication, alone", parts.link_bound, format_bytes(work.collective_bytes) + " of collectives");
   out_ += std::move(table).done();
-  if (is_known(work.flops) && is_known(report_.model_flops)) {
+  if (is_known(work.flops) && is_known(report_.model_flops_causal)) {
     note(fmt::format(
-        "MFU counts the model's own {}, {} of what the program does; the rest is done again or not of the model.",
-        format_scaled(report_.model_flops, "FLOP"), format_percent(report_.model_flops / work.flops)));
+        "Causal MFU counts the model's own {}, {} of what the program does; the rest is recomputed or not of the model.",
+        format_scaled(report_.model_flops_causal, "FLOP"), format_percent(report_.model_flops_causal / work.flops)));
   }
   if (report_.estimate.assumptions.empty()) return;
   out_ += "<h3>Assumptions</h3>\n";
@@ -376,7 +376,8 @@ void Page::how_to_read() {
       "while something is computed.",
       "Times are estimates from the work of the program and the figures under Assumptions; MFU, tokens per second, days and "
       "prices follow from them. "
-      "MFU is the model's own FLOPs over what the chip could do in the step.",
+      "MFU is the model's own FLOPs over what the chip could do in the step, as TorchTitan and flambeau train count them: attention "
+      "without a discount for the causal mask. Causal MFU has the discount.",
       "Beyond FLOPs / peak and bytes / bandwidth no program is faster: a step near the larger of them leaves little to gain "
       "without less work."};
   points(texts);

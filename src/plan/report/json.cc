@@ -81,10 +81,10 @@ ordered_json planned_json(const Report& report) {
 // What the report derives; null where it is not known or was not asked for.
 ordered_json derived_json(const Report& report) {
   ordered_json derived = {
-      {"fits", nullptr}, {"mfu", nullptr}, {"tokens_per_second_per_chip", nullptr}, {"days", nullptr}, {"price", nullptr}};
+      {"fits", nullptr}, {"mfu", nullptr}, {"mfu_causal", nullptr}, {"tokens_per_second_per_chip", nullptr}, {"days", nullptr}, {"price", nullptr}};
   if (report.memory.limit > 0) derived["fits"] = report.memory.fits();
   if (!is_known(report.estimate.step_s)) return derived;
-  if (is_known(report.peak_flops)) derived["mfu"] = report.mfu();
+  if (is_known(report.peak_flops)) derived["mfu"] = report.mfu(), derived["mfu_causal"] = report.mfu_causal();
   if (report.chips > 0) derived["tokens_per_second_per_chip"] = report.tokens_per_second_per_chip();
   if (!is_known(report.training_tokens) || report.tokens_per_step <= 0) return derived;
   derived["days"] = report.days();
@@ -104,6 +104,7 @@ std::string to_json(const Report& report) {
                  {"hbm_bytes", report.work.hbm_bytes},
                  {"collective_bytes", report.work.collective_bytes}}},
                {"model_flops", report.model_flops},
+               {"model_flops_causal", report.model_flops_causal},
                {"peak_flops", report.peak_flops},
                {"exact", report.exact},
                {"estimate", estimate_json(report.estimate)},

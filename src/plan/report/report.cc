@@ -3,6 +3,14 @@
 #include <fmt/format.h>
 
 namespace flambeau::plan {
+namespace {
+
+double utilization(const Report& report, double flops) {
+  const double possible = report.estimate.step_s * report.peak_flops;
+  return possible > 0 ? flops / possible : 0;
+}
+
+}  // namespace
 
 std::string_view name_of(MemoryKind kind) {
   switch (kind) {
@@ -29,9 +37,8 @@ double Report::tokens_per_second_per_chip() const {
   return static_cast<double>(tokens_per_step) / estimate.step_s / static_cast<double>(chips);
 }
 
-double Report::mfu() const {
-  return estimate.step_s > 0 && peak_flops > 0 ? model_flops / (estimate.step_s * peak_flops) : 0;
-}
+double Report::mfu() const { return utilization(*this, model_flops); }
+double Report::mfu_causal() const { return utilization(*this, model_flops_causal); }
 
 double Report::days() const {
   if (tokens_per_step <= 0) return 0;

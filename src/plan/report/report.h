@@ -94,9 +94,8 @@ struct Report {
   Memory memory;
   std::vector<CollectiveGroup> collectives;
   Work work;
-  // Of the model's matrix products in a step, one device's share: what MFU counts. Of attention only pairs of a query and a key that
-  // is no later, and nothing that is made again.
-  double model_flops = 0;
+  // Of the model's matrix products in a step, one device's share, as models::TokenFlops counts them.
+  double model_flops = 0, model_flops_causal = 0;
   double peak_flops = 0;              // a second, of one device in bfloat16
   bool exact = true;                  // all trip counts of the program are known
   Estimate estimate;
@@ -108,7 +107,8 @@ struct Report {
   double training_tokens = 0;         // for "days to N tokens"; 0: not asked
 
   double tokens_per_second_per_chip() const;
-  double mfu() const;                 // 0..1: model_flops over what the device could do in estimate.step_s
+  double mfu() const;                 // 0..1: model_flops over what the device could do in estimate.step_s; training prints the same
+  double mfu_causal() const;          // of model_flops_causal
   double days() const;                // to training_tokens
   double price() const;               // of these days, all chips
 };

@@ -215,9 +215,9 @@ void TextReport::estimate() {
       {"one device", fmt::format("{}, {} of HBM traffic, {} of collectives", format_scaled(work.flops, "FLOP"),
                                  format_bytes(work.hbm_bytes), format_bytes(work.collective_bytes))}};
   if (is_known(report_.peak_flops)) facts[0].second += fmt::format("; peak {}", format_scaled(report_.peak_flops, "FLOP/s"));
-  if (is_known(work.flops) && is_known(report_.model_flops)) {
-    facts.emplace_back("model FLOPs", fmt::format("{}, {} of those done", format_scaled(report_.model_flops, "FLOP"),
-                                                  format_percent(report_.model_flops / work.flops)));
+  if (is_known(work.flops) && is_known(report_.model_flops_causal)) {
+    facts.emplace_back("model FLOPs", fmt::format("{} causal, {} of those done", format_scaled(report_.model_flops_causal, "FLOP"),
+                                                  format_percent(report_.model_flops_causal / work.flops)));
   }
   rows(facts);
   if (!report_.estimate.assumptions.empty()) title("Assumptions");
