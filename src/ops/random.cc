@@ -38,15 +38,22 @@ std::pair<Value, Value> multiply_wide(Builder& b, Value x, uint32_t multiplier) 
   return {high_word(b, product), low_word(b, product)};
 }
 
+// Keys of rank 0, or one for each index of dimension 0.
 Words encrypt(Builder& b, Words x, Value key0, Value key1) {
   const Dims& dims = x[0].dims();
-  auto mix = [&](Value p, Value q, Value key) { return b.logical_xor(b.logical_xor(p, q), b.broadcast(key, dims)); };
+  const auto plus_constant = [&](Value key, uint32_t number) {
+    Value constant = b.constant(DType::U32, int64_t{number});
+    return b.add(key, key.rank() == 0 ? constant : b.broadcast(constant, key.dims()));
+  };
+  auto mix = [&](Value p, Value q, Value key) {
+    return b.logical_xor(b.logical_xor(p, q), key.rank() == 0 ? b.broadcast(key, dims) : b.broadcast_in_dim(key, dims, {0}));
+  };
   for (int round = 0; round < philox::kRounds; ++round) {
     auto [high0, low0] = multiply_wide(b, x[0], philox::kMultiplier0);
     auto [high1, low1] = multiply_wide(b, x[2], philox::kMultiplier1);
     x = {mix(high1, x[1], key0), low1, mix(high0, x[3], key1), low0};
-    key0 = b.add(key0, b.constant(DType::U32, int64_t{philox::kWeyl0}));
-    key1 = b.add(key1, b.constant(DType::U32, int64_t{philox::kWeyl1}));
+    key0 = plus_constant(key0, philox::kWeyl0);
+    key1 = plus_constant(key1, philox::kWeyl1);
   }
   return x;
 }
@@ -107,6 +114,10 @@ Value inverse_erf(Builder& b, Value x) {
 }  // namespace
 
 int64_t random_blocks(int64_t elements, DType dtype) { return (elements * words_per_element(dtype) + 3) / 4; }
+
+std::array<Value, 4> random_words_of(Builder& b, Value index, Value high, Value key) {
+  return encrypt(b, {low_word(b, index), high_word(b, index), low_word(b, high), high_word(b, high)}, low_word(b, key), high_word(b, key));
+}
 
 Value random_bits(Builder& b, const Random& random, int64_t words, Stream stream) {
   int64_t blocks = (words + 3) / 4;

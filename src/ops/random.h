@@ -19,6 +19,8 @@
 // (block, offset + 2^63) instead of (offset + block, 0). No other op's stream meets it, however long it is.
 #pragma once
 
+#include <array>
+
 #include "ops/op.h"
 
 namespace flambeau::ops {
@@ -27,6 +29,10 @@ namespace flambeau::ops {
 int64_t random_blocks(int64_t elements, DType dtype);
 
 enum class Stream { Main, Wide };
+
+// The four words of a block for each element of `index` (U64, of any shape), whose counter is (index, high). `key` (U64) is one for all,
+// or one for each index of dimension 0. For draws that must not depend on where an element lies.
+std::array<Value, 4> random_words_of(Builder& b, Value index, Value high, Value key);
 
 Value random_bits(Builder& b, const Random& random, int64_t words, Stream stream = Stream::Main);    // U32[words]
 Value random_bits64(Builder& b, const Random& random, int64_t draws, Stream stream = Stream::Main);  // U64[draws]

@@ -1,5 +1,6 @@
 // Plans, layouts and manual computations on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
 #include <cstring>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "device/capture.h"
 #include "device/device.h"
 #include "device/scan.h"
+#include "device/stochastic_round.h"
 #include "spmd/manual.h"
 #include "spmd/plan.h"
 
@@ -290,6 +292,29 @@ TEST(Manual, RefusesWhatCannotBe) {
   for (const hlo::Sharding& out : {hlo::Sharding{{{.axes = {"tensr"}}, {}}}, hlo::Sharding{{{}, {}, {.axes = {"shard"}}}}}) {
     device::Capture capture("manual", [&](const Tensors& inputs) { return manual(inputs, {{}}, {out}, [](const Tensors& t) { return t; }); });
     expect_error([&] { capture({x}); }, "for result 0");
+  }
+}
+
+// The host's rounding is a loop over Philox of its own; programs have the same bits, however a tensor lies.
+TEST(StochasticRound, IsTheSameOnEveryMesh) {
+  at::Tensor x = values({8, 16, 12}, 2) * 1e-3;
+  x.view({-1}).narrow(0, 0, 4).copy_(at::tensor({std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+                                                 -std::numeric_limits<float>::max(), 0.0F}));
+  const at::Tensor step = at::full({}, (int64_t{1} << 33) + 5, at::kLong), one = at::full({1}, -77, at::kLong), each = at::arange(8, at::kLong) - 3;
+  for (const at::Tensor& keys : {one, each}) {
+    const at::Tensor want = device::stochastic_round(x, step, keys, 2);
+    EXPECT_FALSE(at::equal(want.view(at::kShort), device::stochastic_round(x, step, keys, 1).view(at::kShort)));
+    const at::Tensor finite = x.isfinite().logical_and(x.abs() < 1e30);
+    EXPECT_LT(at::where(finite, (want.to(at::kFloat) - x).abs() / x.abs().clamp_min(1e-30), at::zeros({})).max().item<float>(), 0x1p-7);
+    for (const Degrees& degrees : kMeshes) {
+      SCOPED_TRACE(name_of(degrees));
+      const Following following(degrees);
+      for (const Axes& axes : {Axes{"", "", ""}, Axes{"embed", "heads", ""}, Axes{"", "embed", "heads"}}) {
+        device::Capture capture("round", [&](const Tensors& in) { return Tensors{device::stochastic_round(in[0], in[1], in[2], 2)}; });
+        const at::Tensor got = capture({placed(x, axes), step.to(device::tpu()), keys.to(device::tpu())})[0].cpu();
+        EXPECT_TRUE(at::equal(got.view(at::kShort), want.view(at::kShort))) << axes[0] << axes[1] << axes[2];
+      }
+    }
   }
 }
 
