@@ -36,7 +36,7 @@ AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
     raise<InvalidArgument>("[model.attention] expected a TPU for flash attention, got {}; set model.attention = \"chunked\", or auto",
                            platform.empty() ? "PyTorch on the CPU" : platform);
   }
-  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true};
+  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true, .use = options.use};
   if (options.kind == AttentionKind::Auto) {
     options.chosen = true;
     options.kind = is_tpu                                                   ? AttentionKind::Flash
@@ -124,6 +124,7 @@ std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, con
                                           .documents = documents.defined(), .blocks = options.blocks}, why);
     if (kernels) return kernels;
   }
+  *options.use = {.kind = AttentionKind::Chunked, .why_not_flash = why};
   say_once(why, !options.chosen);
   return nullptr;
 }
@@ -163,7 +164,7 @@ struct InBlocks : torch::autograd::Function<InBlocks> {
                             const Problem& problem) {
     const Tensors results = nn::forward(q, k, v, problem.documents, problem.options);
     ctx->save_for_backward({q, k, v, results[0], results[1], problem.documents});
-    const auto& [kind, blocks, chosen] = problem.options;
+    const auto& [kind, blocks, chosen, use] = problem.options;
     ctx->saved_data["options"] = std::vector<int64_t>{static_cast<int64_t>(kind), blocks.q, blocks.kv, chosen};
     return results[0];
   }
@@ -180,8 +181,20 @@ struct InBlocks : torch::autograd::Function<InBlocks> {
 
 }  // namespace
 
+std::string describe(const AttentionUse& use) {
+  if (!use.why_not_flash.empty()) return "chunked instead of flash: " + use.why_not_flash;
+  switch (use.kind) {
+    case AttentionKind::Dense: return "dense";
+    case AttentionKind::Chunked: return "chunked";
+    case AttentionKind::Flash: return "flash";
+    case AttentionKind::Auto: break;
+  }
+  return "not known before it runs";
+}
+
 Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS)
     : options_(choose(options, tokens_BS)) {
+  *options_.use = {.kind = options_.kind, .why_not_flash = {}};
   if (!documents_BS.defined()) return;
   if (options_.kind == AttentionKind::Dense) mask_B1SS_ = document_mask(documents_BS);
   else documents_BS_ = documents_BS.to(at::kInt);

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,10 +21,19 @@ namespace flambeau::nn {
 
 enum class AttentionKind { Auto, Dense, Chunked, Flash };
 
+// How attention was computed when it was last recorded or run, for whoever reports it.
+struct AttentionUse {
+  AttentionKind kind = AttentionKind::Auto;  // Auto: not yet
+  std::string why_not_flash;                 // flash was the choice and is computed chunked: the reason
+};
+// "dense"; "chunked instead of flash: no Python with JAX".
+std::string describe(const AttentionUse& use);
+
 struct AttentionOptions {
   AttentionKind kind = AttentionKind::Auto;
   device::AttentionBlocks blocks = {};
-  bool chosen = false;  // the kind, by Auto: then nobody is told where flash becomes chunked
+  bool chosen = false;  // the kind, by Auto: then no warning is logged here where flash becomes chunked
+  std::shared_ptr<AttentionUse> use = std::make_shared<AttentionUse>();
 };
 
 // Made once a forward pass, for all layers.

@@ -64,14 +64,19 @@ struct Program {
   pjrt::TopologyResult compiled;
 };
 
-Program compile(AttentionKind kind) {
-  device::Capture capture("attention", [&](const Tensors& in) { return step(in, {.kind = kind}); });
+device::Capture record(const AttentionOptions& options) {
+  device::Capture capture("attention", [options](const Tensors& in) { return step(in, options); });
   const auto zeros = [](std::vector<int64_t> shape, at::ScalarType dtype, const spmd::Axes& axes) {
     return spmd::zeros(device::tpu(), shape, dtype, axes);
   };
   capture.prepare({zeros({kBatch, kLength, kHeads * kWidth}, at::kBFloat16, {"batch", "sequence", ""}),
                    zeros({kLayers, kHeads * kWidth, (kHeads + 2 * kKvHeads) * kWidth}, at::kBFloat16, {"", "", ""}),
                    zeros({kBatch, kLength}, at::kLong, {"batch", "sequence"})});
+  return capture;
+}
+
+Program compile(AttentionKind kind) {
+  const device::Capture capture = record({.kind = kind});
   const auto program = capture.program()->program();
   return {program->text, pjrt::compile_apart({.plugin = pjrt::find_plugin("tpu"), .topology = "v5e:2x4", .program = program->text,
                                               .options = program->options, .time_limit = std::chrono::seconds(300)})};
@@ -134,6 +139,14 @@ TEST_F(TpuAttention, IsInBlocksOrKernels) {
     EXPECT_EQ(flash.compiled.diagnostics.find("rematerialization"), std::string::npos) << flash.compiled.diagnostics;
     EXPECT_LT(bytes_of(flash.compiled), bytes_of(chunked.compiled));
   }
+}
+
+TEST(AttentionUse, SaysWhatFlashBecameAndWhy) {
+  const AttentionOptions dense{.kind = AttentionKind::Dense}, blocks{.blocks = {.q = 100}};  // no kernel has such blocks
+  record(dense);
+  EXPECT_EQ(describe(*dense.use), "dense");
+  record(blocks);
+  EXPECT_EQ(describe(*blocks.use), "chunked instead of flash: a kernel wants blocks of multiples of 128 that divide a row, and 100 does not");
 }
 
 // JAX leaves out the dimension of rows where there is one.
