@@ -7,9 +7,11 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 
@@ -59,7 +61,7 @@ TEST_F(CheckpointTest, TensorsComeBackBitForBit) {
                                 {"scalar", at::scalar_tensor(2.5)},
                                 {"empty", at::empty({0, 4})}};
   const uint64_t checksum = write_safetensors(folder_ / "a", tensors, {{"format", "pt"}});
-  EXPECT_EQ(checksum, file_checksum(folder_ / "a"));
+  EXPECT_EQ(checksum, SafetensorsReader(folder_ / "a").read_with_checksum().second);
   const SafetensorsReader reader(folder_ / "a");
   EXPECT_EQ(reader.metadata().at("format"), "pt");
   EXPECT_EQ(reader.tensors().size(), tensors.size());
@@ -140,11 +142,37 @@ TEST_F(CheckpointTest, SavesLoadsAndKeepsTheNewest) {
   EXPECT_EQ(loaded.optimizer.at(0).first, "w.exp_avg");
 }
 
+TEST_F(CheckpointTest, ReadsTheFirstFormat) {
+  const Folder checkpoints(folder_ / "c");
+  State written = state(5);
+  written.optimizer_kind = "{}";
+  written.went_back_to = 3;
+  checkpoints.save(written, 0);
+  EXPECT_EQ(load(checkpoints.step_path(5)).optimizer_kind, "{}");
+  EXPECT_EQ(went_back_to(checkpoints.step_path(5)), 3);
+  const fs::path file = checkpoints.step_path(5) / "train_state.json";
+  for (const int format : {1, 3}) {
+    nlohmann::json fields = nlohmann::json::parse(read_file(file)).at("state");
+    fields["format"] = format;
+    fields.erase("optimizer_kind");
+    fields.erase("went_back_to");
+    write_file_atomically(file, nlohmann::json{{"state", fields}, {"xxh3", fmt::format("{:016x}", hash_string(fields.dump()))}}.dump());
+    if (format == 3) {
+      EXPECT_THAT(message_of([&] { load(checkpoints.step_path(5)); }), testing::HasSubstr("another version"));
+      continue;
+    }
+    const State loaded = load(checkpoints.step_path(5));
+    EXPECT_EQ(loaded.step, 5);
+    EXPECT_EQ(loaded.optimizer_kind, "");
+    EXPECT_EQ(went_back_to(checkpoints.step_path(5)), -1);
+  }
+}
+
 TEST_F(CheckpointTest, GoingBackSetsLaterStepsAside) {
   const Folder checkpoints(folder_ / "c");
   for (int round = 0; round < 2; ++round) {
     for (int64_t step : {5, 10, 15}) checkpoints.save(state(step), 0);
-    checkpoints.abandon_after(5);
+    EXPECT_EQ(checkpoints.abandon_after(5).size(), 2U);
     EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{5}));
   }
   for (const char* name : {"abandoned-step-10", "abandoned-step-15", "abandoned-step-10.2", "abandoned-step-15.2"}) {

@@ -27,7 +27,8 @@ using Json = nlohmann::json;
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "train_state.json";
-constexpr int64_t kFormat = 1;
+// Format 1 had the names of fused tensors (attention.qkv, feed_forward.w13, output), which train/state.cc reads too.
+constexpr int64_t kFormat = 2;
 constexpr int kMaxDepth = 8;  // of the state's JSON, which has 4; a deep file would exhaust the stack
 constexpr std::string_view kTemporary = ".tmp-step-", kDeleted = ".deleted-step-";
 
@@ -62,7 +63,8 @@ Json read_state(const fs::path& path) {
     });
     const Json& state = whole.at("state");
     if (whole.at("xxh3").get<std::string>() != hex(hash_string(state.dump()))) damaged(path, "its checksum does not match");
-    if (state.at("format").get<int64_t>() != kFormat) damaged(path, "it was written by another version");
+    const int64_t format = state.at("format").get<int64_t>();
+    if (format < 1 || format > kFormat) damaged(path, "it was written by another version");
     return state;
   } catch (const Json::exception&) {
     damaged(path, "it is not the JSON that was written");
@@ -75,8 +77,16 @@ NamedTensors read_verified(const fs::path& folder, const char* name, const Json&
   const Json& entry = files.at(name);
   const uint64_t bytes = fs::file_size(path);
   if (bytes != entry.at("bytes").get<uint64_t>()) damaged(path, fmt::format("expected {} bytes, got {}", entry.at("bytes").dump(), bytes));
-  if (hex(file_checksum(path)) != entry.at("xxh3").get<std::string>()) damaged(path, "its checksum does not match");
-  return SafetensorsReader(path).read_all();
+  const auto read = [&] {
+    try {
+      return SafetensorsReader(path).read_with_checksum();
+    } catch (const InvalidArgument& e) {
+      damaged(path, e.what());
+    }
+  };
+  auto [tensors, checksum] = read();
+  if (hex(checksum) != entry.at("xxh3").get<std::string>()) damaged(path, "its checksum does not match");
+  return std::move(tensors);
 }
 
 }  // namespace
@@ -91,10 +101,20 @@ State load(const fs::path& step_folder) {
             .tokens_seen = state.at("tokens_seen").get<int64_t>(),
             .data_cursor = state.at("data_cursor").get<std::string>(),
             .model = state.at("model").get<std::string>(),
+            .optimizer_kind = state.value("optimizer_kind", std::string()),
+            .went_back_to = state.value("went_back_to", int64_t{-1}),
             .parameters = read_verified(step_folder, kModel, state.at("files")),
             .optimizer = read_verified(step_folder, kOptimizer, state.at("files"))};
   } catch (const Json::exception&) {
     damaged(step_folder / kState, "a field is missing or of another type");
+  }
+}
+
+int64_t went_back_to(const fs::path& step_folder) {
+  try {
+    return read_state(step_folder / kState).value("went_back_to", int64_t{-1});
+  } catch (const Json::exception&) {
+    damaged(step_folder / kState, "a field is of another type");
   }
 }
 
@@ -138,8 +158,8 @@ void Folder::save(const State& state, int64_t keep) const {
   }
 }
 
-void Folder::abandon_after(int64_t step) const {
-  bool moved = false;
+std::vector<std::string> Folder::abandon_after(int64_t step) const {
+  std::vector<std::string> names;
   for (const int64_t later : steps()) {
     if (later <= step) continue;
     const fs::path plain = path_ / fmt::format("abandoned-step-{}", later);
@@ -151,9 +171,10 @@ void Folder::abandon_after(int64_t step) const {
       raise<IoError>("{}: cannot rename to {}: {}; make the folder writable", step_path(later).string(), aside.string(),
                      error.message());
     }
-    moved = true;
+    names.push_back(aside.filename());
   }
-  if (moved) sync_path(path_);
+  if (!names.empty()) sync_path(path_);
+  return names;
 }
 
 void Folder::write(const State& state) const {
@@ -169,7 +190,8 @@ void Folder::write(const State& state) const {
   put(kModel, state.parameters);
   put(kOptimizer, state.optimizer);
   const Json fields = {{"format", kFormat},          {"step", state.step},   {"tokens_seen", state.tokens_seen},
-                       {"data_cursor", state.data_cursor}, {"model", state.model}, {"files", files}};
+                       {"data_cursor", state.data_cursor}, {"model", state.model}, {"optimizer_kind", state.optimizer_kind},
+                       {"went_back_to", state.went_back_to}, {"files", files}};
   write_file_atomically(temporary / kState, Json{{"state", fields}, {"xxh3", hex(hash_string(fields.dump()))}}.dump(2) + "\n");
   sync_path(temporary);
   fs::rename(temporary, step_path(state.step));

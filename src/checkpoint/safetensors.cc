@@ -182,6 +182,8 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path path) : path_(std::mo
   std::string text(header_size, '\0');
   file.read_at(8, text.data(), text.size());
 
+  head_.assign(reinterpret_cast<const char*>(&header_size), sizeof header_size);
+  head_ += text;
   const Json header = parse_header(path_, text);
   const uint64_t start = 8 + header_size, data_size = size - start;
   for (const auto& [name, entry] : header.items()) {
@@ -210,12 +212,27 @@ at::Tensor SafetensorsReader::read(const std::string& name) const {
   return tensor;
 }
 
-NamedTensors SafetensorsReader::read_all() const {
+NamedTensors SafetensorsReader::read_all() const { return read_with_checksum().first; }
+
+std::pair<NamedTensors, uint64_t> SafetensorsReader::read_with_checksum() const {
   NamedTensors out;
   for (const auto& [name, info] : tensors_) out.emplace_back(name, at::Tensor());
   std::ranges::sort(out, {}, [&](const auto& entry) { return tensors_.at(entry.first).begin; });
-  for (auto& [name, tensor] : out) tensor = read(name);
-  return out;
+  const File file(path_, O_RDONLY);
+  Checksum checksum;
+  checksum.update(head_.data(), head_.size());
+  for (auto& [name, tensor] : out) {  // there are no gaps between them
+    const TensorInfo& info = tensors_.at(name);
+    tensor = at::empty(info.shape, at::TensorOptions(info.dtype));
+    auto* to = static_cast<char*>(tensor.data_ptr());
+    for (uint64_t at = info.begin; at < info.end;) {  // hashed while it is in the cache
+      const size_t count = std::min<uint64_t>(kBlock, info.end - at);
+      file.read_at(at, to, count);
+      checksum.update(to, count);
+      at += count, to += count;
+    }
+  }
+  return {std::move(out), checksum.digest()};
 }
 
 uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
@@ -241,20 +258,6 @@ uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors
 uint64_t tensor_checksum(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().cpu().contiguous();
   return hash_bytes(dense.data_ptr(), dense.nbytes());
-}
-
-uint64_t file_checksum(const std::filesystem::path& path) {
-  const File file(path, O_RDONLY);
-  Checksum checksum;
-  std::vector<char> block(kBlock);
-  const uint64_t size = file.size();
-  for (uint64_t at = 0; at < size;) {
-    const size_t count = std::min<uint64_t>(block.size(), size - at);
-    file.read_at(at, block.data(), count);
-    checksum.update(block.data(), count);
-    at += count;
-  }
-  return checksum.digest();
 }
 
 }  // namespace flambeau::checkpoint

@@ -37,9 +37,12 @@ class SafetensorsReader {
   at::Tensor read(const std::string& name) const;
   // All of them, in the file's order.
   NamedTensors read_all() const;
+  // The same with the XXH3 checksum of the file's bytes, from one reading of them.
+  std::pair<NamedTensors, uint64_t> read_with_checksum() const;
 
  private:
   std::filesystem::path path_;
+  std::string head_;  // the bytes in front of the tensors
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
 };
@@ -50,8 +53,5 @@ uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors
 
 // The XXH3 checksum of a tensor's bytes, row-major.
 uint64_t tensor_checksum(const at::Tensor& tensor);
-
-// The XXH3 checksum of a file's bytes.
-uint64_t file_checksum(const std::filesystem::path& path);
 
 }  // namespace flambeau::checkpoint
