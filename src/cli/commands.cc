@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/folder.h"
 #include "device/device.h"
 #include "flambeau_version.h"
@@ -73,10 +74,14 @@ train::Config configure(const std::string& file, const std::vector<std::string>&
     }
   }
   train::check_config(config);
+  for (const std::string& line : train::keys_without_effect(config)) log_warning("{}", line);
   return config;
 }
 
-void train(const train::Config& config) { train::Trainer(config).run(); }
+int train(const train::Config& config) {
+  const int signal = train::run(config);
+  return signal == 0 ? 0 : 128 + signal;  // as shells have it
+}
 
 void check(const train::Config& config) {
   const auto model = train::make_configured_model(config);
@@ -92,10 +97,7 @@ void check(const train::Config& config) {
   fmt::print("# FLOPs a token: {:.6g} (causal {:.6g})\n", flops.standard, flops.causal);
   fmt::print("# tokens a step: {} = {} microbatches x {} sequences x {}\n", train::with_commas(batching.tokens_per_step()),
              batching.accumulation, batching.sequences, batching.context);
-  const train::OptimizerOptions optimizer = train::optimizer_options(config.optimizer);
-  const size_t states = train::state_names(optimizer.algorithm, train::group_hyperparameters(config.optimizer)).size();
-  const size_t bytes = sizeof(float) + states * c10::elementSize(optimizer.state_dtype);  // of a parameter
-  fmt::print("# parameters and optimizer states: {:.2f} GiB\n", static_cast<double>(parameters) * static_cast<double>(bytes) / (1 << 30));
+  fmt::print("# parameters and optimizer states: {:.2f} GiB\n", static_cast<double>(train::state_bytes(config, *model)) / (1 << 30));
 }
 
 void doctor(const std::string& plugin) {

@@ -14,8 +14,8 @@ namespace flambeau::cli {
 // the command's own ("--topology"): what is mistyped may have been meant for one of them.
 train::Config configure(const std::string& file, const std::vector<std::string>& overrides, const std::vector<std::string>& options = {});
 
-// Trains.
-void train(const train::Config& config);
+// Trains. The exit code: 0, or 128 + a signal that ended the run.
+int train(const train::Config& config);
 
 // Validates, and prints the resolved configuration, parameters and FLOPs a token.
 void check(const train::Config& config);

@@ -120,7 +120,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return report(first_line(e.what()) + (*plan ? "; see flambeau plan --help" : "; see flambeau --help"), kBadInput);
   }
-  if (*train) cli::train(cli::configure(file, train->remaining(), options_of(*train)));
+  if (*train) return cli::train(cli::configure(file, train->remaining(), options_of(*train)));
   if (*check) cli::check(cli::configure(file, check->remaining(), options_of(*check)));
   if (*plan) return run_plan(cli::configure(file, plan->remaining(), options_of(*plan)), planning);
   if (*doctor) cli::doctor(plugin);

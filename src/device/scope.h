@@ -1,5 +1,5 @@
 // Names for what a program does. Operations that are recorded while a Scope lives carry its path, which compilers keep ("op_name")
-// and plans show: "layers/attention/qkv". An operation of a backward pass carries the path of the operation it is the gradient of,
+// and plans show: "layers/attention/wo". An operation of a backward pass carries the path of the operation it is the gradient of,
 // behind "backward/". Paths are not part of what a program is: recordings that differ in them alone are equal.
 #pragma once
 

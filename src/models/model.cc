@@ -7,7 +7,7 @@ namespace flambeau::models {
 
 at::Tensor Model::forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe) const {
   const at::Tensor logits_BSV = spmd::shard_hint(nn::linear(hidden(inputs, compute, probe), head()), {"batch", "sequence", "vocab"});
-  if (probe) probe("output", logits_BSV);
+  if (probe) probe("lm_head", logits_BSV);
   return logits_BSV;
 }
 

@@ -64,6 +64,8 @@ class Model {
 
   // How attention is computed; Auto unless this is called.
   void set_attention(const nn::AttentionOptions& options) { attention_ = options; }
+  // How it was computed last.
+  const nn::AttentionUse& attention_use() const { return *attention_.use; }
 
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
@@ -75,6 +77,9 @@ class Model {
   virtual const nn::Weight& head() const = 0;
   // Logits [B, S, V].
   at::Tensor forward(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const;
+
+  // Writes the next values of the model's buffers in place, as a part of the training step, where `apply` (a bool scalar) is true.
+  virtual void update_buffers(const at::Tensor& /*apply*/) {}
 
   virtual Sizes sizes() const = 0;
   int64_t vocabulary() const { return sizes().vocab_size; }

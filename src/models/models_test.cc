@@ -103,6 +103,18 @@ TEST(Models, HuggingFaceNamesGoThereAndBack) {
   }
 }
 
+TEST(Models, ParametersHaveTheNamesThatUsersKnow) {
+  std::vector<std::string> names;
+  const auto model = make_model("qwen3", "debug", {.n_layers = 1});
+  for (const nn::Parameter& p : model->parameters()) names.push_back(p.name);
+  EXPECT_THAT(names, testing::ElementsAre("tok_embeddings.weight", "layers.0.attention_norm.weight", "layers.0.attention.wq.weight",
+                                          "layers.0.attention.wk.weight", "layers.0.attention.wv.weight", "layers.0.attention.q_norm.weight",
+                                          "layers.0.attention.k_norm.weight", "layers.0.attention.wo.weight", "layers.0.ffn_norm.weight",
+                                          "layers.0.feed_forward.w1.weight", "layers.0.feed_forward.w3.weight",
+                                          "layers.0.feed_forward.w2.weight", "norm.weight"));
+  EXPECT_EQ(make_model("llama3", "debug", {})->parameters().all().back().name, "lm_head.weight");
+}
+
 TEST(Models, PackedDocumentsEqualSeparateOnes) {
   const at::NoGradGuard no_grad;
   const at::Tensor tokens = at::tensor({5, 6, 7, 8, 9, 10, 11, 12}, at::kLong).unsqueeze(0);
@@ -136,7 +148,7 @@ TEST(Models, BeginWithSmallLogits) {
 TEST(Models, NameTheAxesOfEveryParameter) {
   for (const char* family : {"llama3", "qwen3"}) {
     const auto model = make_model(family, "debug", {});
-    for (const nn::Parameter& p : model->parameters()) {
+    for (const nn::Stored& p : model->parameters().stored()) {
       ASSERT_EQ(p.axes.size(), p.shape.size()) << p.name;
       const bool is_matrix = p.shape.size() > 1;
       EXPECT_EQ(std::ranges::count(p.axes, "embed"), p.name.ends_with("q_norm.weight") || p.name.ends_with("k_norm.weight") ? 0 : 1) << p.name;
@@ -147,8 +159,13 @@ TEST(Models, NameTheAxesOfEveryParameter) {
 }
 
 // Loss and gradients of one batch: those of logical parameters, on the CPU.
-std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::KeepPolicy> loop) {
+// Undefined for those whose names have one of `frozen` in them.
+std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::KeepPolicy> loop,
+                                     const std::vector<std::string>& frozen = {}) {
   const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 48});
+  model->parameters().freeze([&](const std::string& name) {
+    return std::ranges::any_of(frozen, [&](const std::string& part) { return name.find(part) != std::string::npos; });
+  });
   model->run_layers_as_loop(loop);
   model->parameters().initialize(6, device);
   model->prepare(device, 16);
@@ -156,7 +173,7 @@ std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std:
     const at::AutoGradMode grad(true);
     const at::Tensor hidden = model->hidden({in[0], in[2], in[3]}, at::kFloat);
     const at::Tensor loss = nn::linear_cross_entropy(hidden, model->head(), in[1], nn::valid_tokens(in[1]), {.chunks = 4}).total;
-    std::vector<at::Tensor> out = torch::autograd::grad({loss}, model->parameters().tensors());
+    std::vector<at::Tensor> out = torch::autograd::grad({loss}, model->parameters().trainable_tensors());
     out.push_back(loss.detach());
     return out;
   });
@@ -168,7 +185,8 @@ std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std:
   const at::Tensor loss = results.back().cpu();
   results.pop_back();
   std::vector<at::Tensor> rows;
-  for (const at::Tensor& row : model->parameters().rows_of(results)) rows.push_back(row.cpu());
+  for (const at::Tensor& row : model->parameters().rows_of(model->parameters().like_physical(results)))
+    rows.push_back(row.defined() ? row.cpu() : row);
   rows.push_back(loss);
   return rows;
 }
@@ -188,6 +206,27 @@ TEST(Models, AreTheSameOnEveryMesh) {
         for (size_t i = 0; i < got.size(); ++i) {
           EXPECT_LE((got[i] - expected[i]).abs().max().item<float>(), 2e-5 * expected[i].abs().max().item<float>()) << i;
         }
+      }
+    }
+  }
+}
+
+TEST(Models, FrozenParametersHaveNoGradientAndChangeNoOther) {
+  const device::KeepPolicy full{.kind = device::KeepPolicy::Kind::Full};
+  for (const auto& [family, frozen] : {std::pair{"llama3", std::vector<std::string>{"lm_head", "feed_forward.w2", "ffn_norm"}},
+                                       {"qwen3", {"attention.w", "q_norm", "attention_norm"}}}) {
+    const std::vector<at::Tensor> expected = gradients_of(family, at::kCPU, {});
+    const auto model = make_model(family, "debug", {.n_layers = 2});
+    for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
+      SCOPED_TRACE(fmt::format("{} on {} devices", family, degrees.devices()));
+      spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+      const std::vector<at::Tensor> got = gradients_of(family, device::tpu(), full, frozen);
+      spmd::use_plan(std::nullopt);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const std::string name = i < model->parameters().size() ? model->parameters().all()[i].name : "loss";
+        const bool is_frozen = std::ranges::any_of(frozen, [&, n = name](const std::string& part) { return n.find(part) != std::string::npos; });
+        ASSERT_EQ(got[i].defined(), !is_frozen) << name;
+        if (!is_frozen) EXPECT_LE((got[i] - expected[i]).abs().max().item<float>(), 2e-5 * expected[i].abs().max().item<float>()) << name;
       }
     }
   }

@@ -33,7 +33,7 @@ struct Problem {
   at::Tensor weight_VD;  // in x's dtype
   at::Tensor divisor;
   LossOptions options;
-  bool gradients = false;
+  bool gradients = false, weight_gradient = false;  // the second only with the first, where the head is trained
   // Within a manual computation V is this device's part: the axes that split the vocabulary, and where the part begins.
   spmd::MeshAxes vocabulary = {};
   at::Tensor first = {};
@@ -44,7 +44,7 @@ struct Problem {
 
 struct Piece {
   at::Tensor loss, z;    // sums
-  at::Tensor dx_BcD, dw_VD;  // with gradients
+  at::Tensor dx_BcD, dw_VD;  // as the problem asks for them
 };
 
 struct TokenValues {
@@ -91,35 +91,34 @@ Piece piece_of(const at::Tensor& x_BcD, const at::Tensor& labels_Bc, const Probl
       softmax_BcV * pull_Bc.unsqueeze(-1) - is_label_BcV.to(logits_BcV.scalar_type()) * share_Bc.unsqueeze(-1);
   const at::Tensor dlogits_BcV = wide_dlogits_BcV.to(x_BcD.scalar_type());
   out.dx_BcD = device::dot_general(dlogits_BcV, p.weight_VD, {2}, {0}, p.dx_type(x_BcD));
-  out.dw_VD = device::dot_general(dlogits_BcV, x_BcD, {0, 1}, {0, 1}, wide(x_BcD));
+  if (p.weight_gradient) out.dw_VD = device::dot_general(dlogits_BcV, x_BcD, {0, 1}, {0, 1}, wide(x_BcD));
   return out;
 }
 
-// [loss, z], and [dx, dw] behind them with gradients.
+// [loss, z], and behind them [dx, dw] as the problem asks for them.
 Tensors all_pieces(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const Problem& p) {
   const int64_t B = x_BSD.size(0), S = x_BSD.size(1), D = x_BSD.size(2);
   const int64_t c = (S + p.options.chunks - 1) / p.options.chunks, C = S / c;
   if (c == S) {
     const Piece all = piece_of(x_BSD, labels_BS, p);
-    return p.gradients ? Tensors{all.loss, all.z, all.dx_BcD, all.dw_VD} : Tensors{all.loss, all.z};
+    Tensors results{all.loss, all.z};
+    if (p.gradients) results.push_back(all.dx_BcD);
+    if (p.weight_gradient) results.push_back(all.dw_VD);
+    return results;
   }
 
   const at::Tensor x_BCcD = x_BSD.narrow(1, 0, C * c).reshape({B, C, c, D});
   const at::Tensor labels_BCc = labels_BS.narrow(1, 0, C * c).reshape({B, C, c});
   const at::TensorOptions options = x_BSD.options().dtype(wide(x_BSD)).requires_grad(false);
   Tensors sums{at::zeros({}, options), at::zeros({}, options)};
-  if (p.gradients) {
-    sums.push_back(at::zeros({B, C, c, D}, options.dtype(p.dx_type(x_BSD))));
-    sums.push_back(at::zeros(p.weight_VD.sizes(), options));
-  }
+  if (p.gradients) sums.push_back(at::zeros({B, C, c, D}, options.dtype(p.dx_type(x_BSD))));
+  if (p.weight_gradient) sums.push_back(at::zeros(p.weight_VD.sizes(), options));
   sums = device::loop(C, std::move(sums), [&](const at::Tensor& i, const Tensors& carry) {
     const at::Tensor at = i.reshape({1});
     const Piece piece = piece_of(x_BCcD.index_select(1, at).squeeze(1), labels_BCc.index_select(1, at).squeeze(1), p);
     Tensors next{carry[0] + piece.loss, carry[1] + piece.z};
-    if (p.gradients) {
-      next.push_back(carry[2].index_copy(1, at, piece.dx_BcD.unsqueeze(1)));
-      next.push_back(carry[3] + piece.dw_VD);
-    }
+    if (p.gradients) next.push_back(carry[2].index_copy(1, at, piece.dx_BcD.unsqueeze(1)));
+    if (p.weight_gradient) next.push_back(carry[3] + piece.dw_VD);
     return next;
   });
   if (p.gradients) sums[2] = sums[2].view({B, C * c, D});
@@ -127,10 +126,8 @@ Tensors all_pieces(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const P
     const Piece tail = piece_of(x_BSD.narrow(1, C * c, S - C * c), labels_BS.narrow(1, C * c, S - C * c), p);
     sums[0] = sums[0] + tail.loss;
     sums[1] = sums[1] + tail.z;
-    if (p.gradients) {
-      sums[2] = at::cat({sums[2], tail.dx_BcD}, 1);
-      sums[3] = sums[3] + tail.dw_VD;
-    }
+    if (p.gradients) sums[2] = at::cat({sums[2], tail.dx_BcD}, 1);
+    if (p.weight_gradient) sums[3] = sums[3] + tail.dw_VD;
   }
   return sums;
 }
@@ -149,7 +146,8 @@ Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS,
   const hlo::Sharding dw{{{.axes = tokens}, weight.dims[0], {}}};
 
   std::vector<hlo::Sharding> out{per_device, per_device};
-  if (problem.gradients) out.insert(out.end(), {dx_sum.sharding(), dw});
+  if (problem.gradients) out.push_back(dx_sum.sharding());
+  if (problem.weight_gradient) out.push_back(dw);
   Tensors parts = spmd::manual(
       {x_BSD, labels_BS, problem.weight_VD, problem.divisor, spmd::positions(vocabulary)},
       {x, labels, weight, {}, spmd::sharding_of_positions(vocabulary)}, out, [&](const Tensors& local) {
@@ -162,15 +160,13 @@ Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS,
         Tensors sums = all_pieces(local[0], local[1], p);
         sums[0] = sums[0].reshape({1});
         sums[1] = sums[1].reshape({1});
-        if (p.gradients) {
-          sums[2] = dx_sum(sums[2]).to(x_BSD.scalar_type());
-          sums[3] = sums[3].unsqueeze(0);
-        }
+        if (p.gradients) sums[2] = dx_sum(sums[2]).to(x_BSD.scalar_type());
+        if (p.weight_gradient) sums[3] = sums[3].unsqueeze(0);
         return sums;
       });
   parts[0] = parts[0].sum();
   parts[1] = parts[1].sum();
-  if (problem.gradients) parts[3] = parts[3].sum(0);
+  if (problem.weight_gradient) parts[3] = parts[3].sum(0);
   return parts;
 }
 
@@ -183,10 +179,15 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                const Weight& head, Problem problem) {
     problem.weight_VD = used_weight(ctx, value_VD, head.axes, x_BSD.scalar_type());
     problem.gradients = true;
+    problem.weight_gradient = value_VD.requires_grad();
     const Tensors results = sums_of(x_BSD, labels_BS, problem, head);
-    // The head's gradient is summed over the devices before the layers' backward pass begins, or it lies there whole all the while.
-    const auto [dx, dw] = spmd::together(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
-    ctx->save_for_backward({dx, dw});
+    if (problem.weight_gradient) {
+      // The head's gradient is summed over the devices before the layers' backward pass begins, or it lies there whole all the while.
+      const auto [dx, dw] = spmd::together(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
+      ctx->save_for_backward({dx, dw});
+    } else {
+      ctx->save_for_backward({results[2], at::Tensor()});
+    }
     ctx->mark_non_differentiable({results[1]});
     return {results[0], results[1]};
   }
@@ -194,8 +195,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& g = gradients[0];  // 1 where the loss is what is differentiated
-    return {saved[0] * g.to(saved[0].scalar_type()), saved[1] * g.to(saved[1].scalar_type()), at::Tensor(), at::Tensor(),
-            at::Tensor()};
+    const auto scaled = [&](const at::Tensor& gradient) {
+      return gradient.defined() ? gradient * g.to(gradient.scalar_type()) : at::Tensor();
+    };
+    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -158,14 +158,16 @@ struct Layered {
 
 TEST(Init, DependsOnSeedAndNameAlone) {
   const auto values = [&](const char* name, uint64_t seed) {
-    return initial_values({name, {2, 50, 40}, Init::normal(0.5, 0.9)}, seed);
+    return initial_values({.name = name, .shape = {2, 50, 40}, .init = Init::normal(0.5, 0.9)}, seed);
   };
   EXPECT_TRUE(at::equal(values("a", 1), values("a", 1)));
   EXPECT_FALSE(at::equal(values("a", 1), values("b", 1)));
   EXPECT_FALSE(at::equal(values("a", 1), values("a", 2)));
   EXPECT_LE(values("a", 1).abs().max().item<float>(), 0.9F);
   // An element's value does not depend on how many elements follow.
-  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({"a", {50, 40}, Init::normal(0.5, 0.9)}, 1)));
+  EXPECT_TRUE(at::equal(values("a", 1)[0], initial_values({.name = "a", .shape = {50, 40}, .init = Init::normal(0.5, 0.9)}, 1)));
+  // A tensor that was called otherwise keeps the values that it had.
+  EXPECT_TRUE(at::equal(values("a", 1), initial_values({.name = "b", .key = "a", .shape = {2, 50, 40}, .init = Init::normal(0.5, 0.9)}, 1)));
 }
 
 TEST(Init, GivesEveryMeshAndLayoutTheSameBits) {
@@ -187,7 +189,7 @@ TEST(Init, GivesEveryMeshAndLayoutTheSameBits) {
 TEST(Init, HasTheStandardDeviationOfEachPart) {
   Init init = Init::normal(0.02, 2);
   init.part_scale = {1, 0.25};
-  const at::Tensor values = initial_values({"w13", {2, 300, 200}, init}, 3);
+  const at::Tensor values = initial_values({.name = "w13", .shape = {2, 300, 200}, .init = init}, 3);
   EXPECT_NEAR(values[0].std().item<float>(), 0.02, 4e-4);
   EXPECT_NEAR(values[1].std().item<float>(), 0.005, 1e-4);
   EXPECT_NEAR(values.mean().item<float>(), 0, 2e-4);
@@ -206,12 +208,87 @@ TEST(Layouts, HoldTheSameLogicalParameters) {
     const Parameter& p = stacked.list.all()[i];
     EXPECT_EQ(p.name, apart.list.all()[i].name);
     EXPECT_TRUE(at::equal(one[i], other[i])) << p.name;
-    EXPECT_EQ(stacked.list.physical()[p.physical].rows[p.row], i);
+    const Stored& stored = stacked.list.stored()[p.stored];
+    EXPECT_EQ(stacked.list.physical()[stored.physical].rows[stored.row], p.stored);
   }
   stacked.list.assign(stacked.list.tensors(), [&](size_t i) { return one[i] + static_cast<double>(i); });
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_TRUE(at::equal(one[i] + static_cast<double>(i), stacked.list.rows_of(stacked.list.tensors())[i])) << stacked.list.all()[i].name;
   }
+}
+
+// A layer whose first tensor is two parameters.
+struct Fused {
+  Weight ab, c;
+  static constexpr Weight Fused::*kWeights[] = {&Fused::ab, &Fused::c};
+  void declare(Parameters& list, const std::string& prefix, int64_t) {
+    list.add_fused(prefix + ".attention.ab.weight", ab, {2, 3, 4}, 1,
+                   {{prefix + ".attention.wa.weight", 2, {4, 4}}, {prefix + ".attention.wb.weight", 1, {2, 4}}}, Init::normal(1));
+    list.add(prefix + ".c", c, {3}, Init::ones(), {}, prefix + ".old_c");
+  }
+};
+
+TEST(Layouts, FusedParametersAreReadAndWrittenApart) {
+  for (const bool stacked : {false, true}) {
+    Parameters list;
+    Stack<Fused> layers{2};
+    layers.declare(list, "layers");
+    list.set_axes(std::vector<AxesRule>{{"layers.*.attention.ab.weight", {"", "", "embed"}}, {"layers.*.c", {"embed"}}});
+    if (stacked) layers.lay_out_stacked(list);
+    list.initialize(7, at::kCPU);
+    std::vector<std::string> names;
+    for (const Parameter& p : list) names.push_back(p.name);
+    EXPECT_THAT(names, testing::ElementsAre("layers.0.attention.wa.weight", "layers.0.attention.wb.weight", "layers.0.c",
+                                            "layers.1.attention.wa.weight", "layers.1.attention.wb.weight", "layers.1.c"));
+    const Stored& ab = list.stored()[2];
+    EXPECT_EQ(list.spoken_name(ab), "layers.1.attention.{wa,wb}.weight");
+    EXPECT_EQ(list.spoken_name(list.physical()[0]), stacked ? "layers.*.attention.{wa,wb}.weight" : "layers.0.attention.{wa,wb}.weight");
+    EXPECT_EQ(list.elements(), 2 * (24 + 3));
+
+    const at::Tensor whole = initial_values(ab, 7);
+    const Tensors rows = list.rows_of(list.tensors());
+    EXPECT_TRUE(at::equal(rows[3], whole.narrow(1, 0, 2).reshape({4, 4})));
+    EXPECT_TRUE(at::equal(rows[4], whole.select(1, 2)));
+    Tensors next;  // rows are views of what is about to change
+    for (size_t i = 0; i < rows.size(); ++i) next.push_back(rows[i] + static_cast<double>(i));
+    list.assign(list.tensors(), [&](size_t i) { return next[i]; });
+    const Tensors moved = list.rows_of(list.tensors());
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(at::equal(moved[i], next[i])) << names[i];
+  }
+}
+
+TEST(Layouts, FrozenParametersAndBuffersHaveNoGradientAndTheirOwnDtype) {
+  for (const bool stacked : {false, true}) {
+    Parameters list;
+    Stack<Fused> layers{2};
+    Weight count;
+    layers.declare(list, "layers");
+    list.add("count", count, {5}, Init::zeros(), {.buffer = true});
+    list.set_axes(std::vector<AxesRule>{{"layers.*.attention.ab.weight", {"", "", "embed"}}, {"layers.*.c", {"embed"}}, {"count", {""}}});
+    EXPECT_THROW(list.freeze([](const std::string& name) { return name.ends_with("wa.weight"); }), InvalidArgument);
+    list.freeze([](const std::string& name) { return name.find("attention") != std::string::npos; }, at::kBFloat16);
+    if (stacked) layers.lay_out_stacked(list);
+    list.initialize(7, at::kCPU);
+    EXPECT_EQ(list.elements(), 2 * (24 + 3)) << "a buffer is no parameter";
+    for (const Physical& p : list.physical()) {
+      const bool trained = p.weight->value.size(-1) == 3;
+      EXPECT_EQ(p.weight->value.requires_grad(), trained);
+      EXPECT_EQ(p.weight->value.scalar_type(), p.weight->value.size(-1) == 4 ? at::kBFloat16 : at::kFloat);
+    }
+    EXPECT_TRUE(at::equal(list.rows_of(list.tensors())[1], initial_values(list.stored()[0], 7).select(1, 2).to(at::kBFloat16)));
+    const Tensors trained = list.trainable_tensors();
+    ASSERT_EQ(trained.size(), stacked ? 1U : 2U);
+    const Tensors rows = list.rows_of(list.like_physical(trained));
+    EXPECT_FALSE(rows[0].defined());
+    EXPECT_TRUE(at::equal(rows[2], at::ones({3})));
+    EXPECT_FALSE(rows[6].defined());
+  }
+  Parameters list;
+  Stack<Fused> layers{2};
+  layers.declare(list, "layers");
+  list.set_axes(std::vector<AxesRule>{{"layers.*.attention.ab.weight", {"", "", "embed"}}, {"layers.*.c", {"embed"}}});
+  list.freeze([](const std::string& name) { return name == "layers.1.c"; });
+  EXPECT_THROW(layers.lay_out_stacked(list), InvalidArgument) << "rows of one tensor are all trained or all frozen";
 }
 
 TEST(Layouts, ApplyAndScanGiveTheSameGradients) {

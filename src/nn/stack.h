@@ -92,7 +92,13 @@ class Stack {
 
  private:
   struct Kind {
-    std::vector<std::pair<std::string, std::vector<int64_t>>> members;  // names within the layer, and shapes
+    struct Member {
+      std::string name;  // within the layer
+      std::vector<int64_t> shape;
+      Traits traits;
+      bool operator==(const Member&) const = default;
+    };
+    std::vector<Member> members;
     int64_t kind = 0;
     bool operator==(const Kind&) const = default;
   };
@@ -110,7 +116,7 @@ class Stack {
   static Kind kind_of(const Layer& layer, const Parameters& list, size_t first, const std::string& prefix) {
     Kind kind;
     for (size_t p = first; p < list.size(); ++p)
-      kind.members.emplace_back(list.all()[p].name.substr(prefix.size()), list.all()[p].shape);
+      kind.members.push_back({list.all()[p].name.substr(prefix.size()), list.all()[p].shape, list.traits(list.all()[p])});
     if constexpr (requires { { layer.kind() } -> std::convertible_to<int64_t>; }) kind.kind = layer.kind();
     return kind;
   }

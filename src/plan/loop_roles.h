@@ -1,6 +1,6 @@
 // What the loops of a training step are to the model: its layers, forward and backward, the loss, the accumulation of gradients.
 //
-// Programs carry the names of what recorded their operations ("backward/layers/attention/qkv", "loss/..."), as sites before
+// Programs carry the names of what recorded their operations ("backward/layers/attention/wo", "loss/..."), as sites before
 // compilation and as metadata after it. Names tell most; what a compiler left without names is told by structure.
 #pragma once
 

@@ -16,20 +16,6 @@
 namespace flambeau::plan {
 namespace {
 
-// One name for the rows of a stacked parameter: the number that differs becomes *.
-std::string name_of(const nn::Parameters& parameters, const nn::Physical& physical) {
-  const std::string& first = parameters.all()[physical.rows.front()].name;
-  const std::string& last = parameters.all()[physical.rows.back()].name;
-  if (first == last) return first;
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  size_t begin = 0, end = first.size();
-  while (first[begin] == last[begin]) ++begin;
-  while (begin > 0 && is_digit(first[begin - 1])) --begin;
-  for (size_t i = last.size(); end > begin && i > begin && first[end - 1] == last[i - 1]; --i) --end;
-  while (end < first.size() && is_digit(first[end])) ++end;
-  return first.substr(0, begin) + '*' + first.substr(end);
-}
-
 // A batch of the step's shape that holds nothing.
 train::TokenBatch empty_batch(const train::Batching& batching, bool documents) {
   const auto tensor = [&] {
@@ -49,14 +35,14 @@ std::vector<Argument> describe_arguments(const runtime::StepProgram& step, const
   std::map<const runtime::Storage*, Argument> state;
   const auto& physical = model.parameters().physical();
   for (size_t i = 0; i < physical.size(); ++i) {
-    const std::string name = name_of(model.parameters(), physical[i]);
+    const std::string name = model.parameters().spoken_name(physical[i]);
     state[&device::storage_of(physical[i].weight->value)] = {MemoryKind::Parameters, name};
     for (const auto& s : optimizer.states())
-      state[&device::storage_of(s.tensors[i])] = {MemoryKind::OptimizerStates, fmt::format("{}, {}", name, s.name)};
+      if (s.tensors[i].defined()) state[&device::storage_of(s.tensors[i])] = {MemoryKind::OptimizerStates, fmt::format("{}, {}", name, s.name)};
   }
   std::vector<std::string> inputs = {"tokens", "labels"};
   if (documents) inputs.insert(inputs.end(), {"positions", "documents"});
-  inputs.push_back("the optimizer's numbers");
+  for (std::string& name : optimizer.input_names()) inputs.push_back(std::move(name));
   size_t next_input = 0;
   std::vector<Argument> by_external;
   for (const runtime::External& external : step.trace().externals()) {

@@ -116,7 +116,7 @@ const std::vector<Key>& table() {
       {"model.attention_block_q", SLOT(model.attention_block_q), "queries of a block of chunked or flash attention; with flash a multiple of 128 that divides the row; 0: chosen", at_least(0)},
       {"model.attention_block_kv", SLOT(model.attention_block_kv), "keys of such a block; 0: chosen", at_least(0)},
 
-      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass makes again, with model.scan: none; selective (all but the outputs of selective_ops); offload (the same, kept in host memory); budget (what is cheapest to make again for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "offload", "budget", "full"})},
+      {"activation_checkpoint.mode", SLOT(activation_checkpoint.mode), "what the backward pass recomputes, with model.scan: none; selective (all but the outputs of selective_ops); offload (the same, kept in host memory); budget (what is cheapest to recompute for the memory it takes); or full (all but each layer's input)", one_of({"none", "selective", "offload", "budget", "full"})},
       {"activation_checkpoint.selective_ops", SLOT(activation_checkpoint.selective_ops), "ops whose outputs are kept in modes selective and offload: matmul, mm, bmm, attention, or PyTorch's names of ops (silu)", names()},
       {"activation_checkpoint.memory_budget", SLOT(activation_checkpoint.memory_budget), "in mode budget, the share of the activation memory of mode none to use: 0 is full, 1 is none", up_to_one()},
 
@@ -161,8 +161,8 @@ const std::vector<Key>& table() {
       {"optimizer.momentum", SLOT(optimizer.momentum), "SGD: decay of the sum of gradients; 0: the gradient alone", below_one()},
       {"optimizer.dampening", SLOT(optimizer.dampening), "SGD: part of the gradient that momentum leaves out", up_to_one()},
       {"optimizer.nesterov", SLOT(optimizer.nesterov), "SGD: Nesterov's momentum", any()},
-      {"optimizer.state_dtype", SLOT(optimizer.state_dtype), "dtype that optimizer states are kept in; arithmetic is float32", one_of({"float32", "bfloat16"})},
-      {"optimizer.param_groups", SLOT(optimizer.param_groups), "values for the parameters whose names a regular expression is found in; the first that matches counts", any()},
+      {"optimizer.state_dtype", SLOT(optimizer.state_dtype), "dtype that optimizer states are kept in; arithmetic is float32, and bfloat16 is rounded to stochastically", one_of({"float32", "bfloat16"})},
+      {"optimizer.param_groups", SLOT(optimizer.param_groups), "an optimizer (name) and values for the parameters whose names a regular expression (pattern) is found in; the first that matches counts", any()},
 
       {"lr_scheduler.warmup_steps", SLOT(lr_scheduler.warmup_steps), "steps of linear warm-up", at_least(0)},
       {"lr_scheduler.total_steps", SLOT(lr_scheduler.total_steps), "steps that the schedule is made for; unset: training.steps", at_least(1)},
@@ -174,7 +174,7 @@ const std::vector<Key>& table() {
       {"checkpoint.folder", SLOT(checkpoint.folder), "folder under dump_folder", not_empty()},
       {"checkpoint.interval", SLOT(checkpoint.interval), "steps between saves", at_least(1)},
       {"checkpoint.keep_latest_k", SLOT(checkpoint.keep_latest_k), "older ones are deleted; 0: keep all", keep_count()},
-      {"checkpoint.load_step", SLOT(checkpoint.load_step), "continue from this step; -1: the newest", all_or_positive()},
+      {"checkpoint.load_step", SLOT(checkpoint.load_step), "the step to begin from, where a run has gone no further; on the command line also to go back to: later checkpoints are then set aside, once; -1: the newest", all_or_positive()},
       {"checkpoint.initial_load_path", SLOT(checkpoint.initial_load_path), "weights to begin with when there is no checkpoint yet: a step folder or a Hugging Face folder", any()},
       {"checkpoint.initial_load_in_hf", SLOT(checkpoint.initial_load_in_hf), "initial_load_path is a Hugging Face folder", any()},
       {"checkpoint.last_save_in_hf", SLOT(checkpoint.last_save_in_hf), "also write the final model as a Hugging Face folder", any()},
@@ -199,6 +199,7 @@ const std::vector<Key>& table() {
       {"debug.seed", SLOT(debug.seed), "seed of the first parameters", seed()},
       {"debug.stats", SLOT(debug.stats), "print a checksum of the first parameters, and what was compiled and run after the run's first step and at the end", any()},
       {"debug.print_config", SLOT(debug.print_config), "print the resolved configuration first", any()},
+      {"debug.state_hash", SLOT(debug.state_hash), "print checksums of the parameters and of the optimizer's states at the end", any()},
       {"debug.virtual_devices", SLOT(debug.virtual_devices), "devices of the CPU plugin, all in this process", virtual_count()},
   };
   return rows;
@@ -255,6 +256,7 @@ std::string literal(const ParamGroups& groups) {
   std::vector<std::string> tables;
   for (const ParamGroup& group : groups) {
     std::string text = "pattern = " + toml_text(group.pattern);
+    if (group.name) text += ", name = " + toml_text(*group.name);
     for (const GroupKey& key : kGroupKeys) {
       if (const std::optional<double> number = group.*key.slot) text += fmt::format(", {} = {}", key.name, literal(Value(*number)));
     }
@@ -374,6 +376,7 @@ void set_from_text(Config& config, std::string_view name, std::string_view text)
     case Type::Groups: value = parse_param_groups(text, fmt::format("command line: {}", name)); break;
   }
   set_value(config, name, value, "command line");
+  config.from_command_line.emplace(name);
 }
 
 void set_in_group(ParamGroup& group, std::string_view name, const Value& value, std::string_view origin) {
@@ -392,15 +395,21 @@ void set_in_group(ParamGroup& group, std::string_view name, const Value& value, 
     group.pattern = *pattern;
     return;
   }
+  const std::string checked_as = fmt::format("optimizer.{}", name), checked_at = fmt::format("{}: optimizer.param_groups", origin);
+  Config scratch;
+  if (name == "name") {
+    set_value(scratch, checked_as, value, checked_at);
+    group.name = scratch.optimizer.name;
+    return;
+  }
   const auto key = std::ranges::find(kGroupKeys, name, &GroupKey::name);
   if (key == std::end(kGroupKeys)) {
-    std::vector<std::string_view> known{"pattern"};
+    std::vector<std::string_view> known{"pattern", "name"};
     for (const GroupKey& k : kGroupKeys) known.push_back(k.name);
     raise<InvalidArgument>("{}: optimizer.param_groups: unknown key {}; a group has {}", origin, name, fmt::join(known, ", "));
   }
-  Config scratch;  // checks it as the key of [optimizer]
-  set_value(scratch, fmt::format("optimizer.{}", name), value, fmt::format("{}: optimizer.param_groups", origin));
-  group.*key->slot = std::get<double>(*current(find(fmt::format("optimizer.{}", name), origin), scratch));
+  set_value(scratch, checked_as, value, checked_at);
+  group.*key->slot = std::get<double>(*current(find(checked_as, origin), scratch));
 }
 
 bool is_bool_key(std::string_view name) { return type_of(find(name, "command line")) == Type::Bool; }
@@ -461,27 +470,25 @@ namespace {
 
 void check_optimizer(const Config& config) {
   const Config::Optimizer& o = config.optimizer;
-  const bool sgd = o.name == "SGD";
-  const auto refuse_with = [&](std::string_view key, std::string_view expected, std::string_view got, std::string_view remedy) {
-    raise_in_config(config, fmt::format("optimizer.{}: expected {} with {}, got {}; {}", key, expected, o.name, got, remedy));
+  const auto refuse_with = [&](std::string_view key, std::string_view expected, const std::string& optimizer, std::string_view got,
+                               std::string_view remedy) {
+    raise_in_config(config, fmt::format("optimizer.{}: expected {} with {}, got {}; {}", key, expected, optimizer, got, remedy));
   };
-  if (!sgd && o.momentum != 0) refuse_with("momentum", "0", fmt::format("{}", o.momentum), "set beta1 instead, or optimizer.name = \"SGD\"");
-  if (!sgd && o.dampening != 0) refuse_with("dampening", "0", fmt::format("{}", o.dampening), "remove it, or set optimizer.name = \"SGD\"");
-  if (!sgd && o.nesterov) refuse_with("nesterov", "false", "true", "remove it, or set optimizer.name = \"SGD\"");
-  const auto check_nesterov = [&](double momentum, double dampening) {
-    if (o.nesterov && (momentum == 0 || dampening != 0)) {
-      refuse_with("nesterov", "momentum above 0 and dampening 0", fmt::format("momentum {} and dampening {}", momentum, dampening),
+  const auto check_nesterov = [&](const std::string& name, double momentum, double dampening) {
+    if (name == "SGD" && o.nesterov && (momentum == 0 || dampening != 0)) {
+      refuse_with("nesterov", "momentum above 0 and dampening 0", name, fmt::format("momentum {} and dampening {}", momentum, dampening),
                   "set for example optimizer.momentum = 0.9, or optimizer.nesterov = false");
     }
   };
-  if (o.param_groups.empty()) check_nesterov(o.momentum, o.dampening);
+  if (o.param_groups.empty()) check_nesterov(o.name, o.momentum, o.dampening);
   for (const ParamGroup& group : o.param_groups) {
+    const std::string name = group.name.value_or(o.name);
     for (const GroupKey& key : kGroupKeys) {
-      if ((group.*key.slot).has_value() && !(sgd ? key.sgd : key.adam)) {
-        refuse_with("param_groups", fmt::format("no {}", key.name), fmt::format("one for pattern \"{}\"", group.pattern), "remove it");
+      if ((group.*key.slot).has_value() && !(name == "SGD" ? key.sgd : key.adam)) {
+        refuse_with("param_groups", fmt::format("no {}", key.name), name, fmt::format("one for pattern \"{}\"", group.pattern), "remove it");
       }
     }
-    check_nesterov(group.momentum.value_or(o.momentum), group.dampening.value_or(o.dampening));
+    check_nesterov(name, group.momentum.value_or(o.momentum), group.dampening.value_or(o.dampening));
   }
 }
 

@@ -23,6 +23,7 @@ namespace flambeau::train {
 // [[optimizer.param_groups]]: what the parameters that `pattern` matches take instead of [optimizer]'s values.
 struct ParamGroup {
   std::string pattern;
+  std::optional<std::string> name = {};  // of the optimizer
   std::optional<double> lr = {}, weight_decay = {}, beta1 = {}, beta2 = {}, eps = {}, momentum = {}, dampening = {};
 };
 
@@ -142,11 +143,13 @@ struct Config {
     int64_t seed = 0;
     bool stats = false;
     bool print_config = false;
+    bool state_hash = false;
     int64_t virtual_devices = 1;
   } debug;
 
   std::filesystem::path path;   // the file that it came from
   std::set<std::string> given;  // keys that the file or the command line set
+  std::set<std::string> from_command_line;  // of these, those that the command line set
 };
 
 // One value, as TOML or the command line gives it.
@@ -176,7 +179,7 @@ size_t edit_distance(std::string_view a, std::string_view b, bool within = false
 // Reads a TOML file. InvalidArgument or IoError with the file, the key and a remedy.
 Config load_config(const std::filesystem::path& path);
 
-// One override: `name` as in the table; `text` is read as the key's type. `origin` leads messages ("--training.steps").
+// One override of the command line: `name` as in the table; `text` is read as the key's type.
 void set_from_text(Config& config, std::string_view name, std::string_view text);
 // Whether the key is a bool (then the command line may leave the value out). InvalidArgument for an unknown key.
 bool is_bool_key(std::string_view name);
@@ -185,6 +188,10 @@ bool is_list_key(std::string_view name);
 
 // What cannot be said of one key alone. InvalidArgument that names the file, the key and a remedy.
 void check_config(const Config& config);
+
+// Keys that were given and do nothing in the mode that others choose (beta1 with SGD), one line each with the reason. A key whose
+// section is switched off by a key that was given too ("validator.enable = false") is not among them.
+std::vector<std::string> keys_without_effect(const Config& config);
 
 // Tokens of a step: rows of `context` tokens, `sequences` rows a microbatch (over all data-parallel ranks), `accumulation`
 // microbatches a step.
@@ -213,7 +220,7 @@ std::string describe_keys();
 
 // Used by load_config for each key of a file; `origin` is "file:line".
 void set_value(Config& config, std::string_view name, const Value& value, std::string_view origin);
-// The same for a key within a parameter group: "pattern", or a number that is checked as [optimizer]'s of the same name.
+// The same for a key within a parameter group: "pattern", or one that is checked as [optimizer]'s of the same name.
 void set_in_group(ParamGroup& group, std::string_view name, const Value& value, std::string_view origin);
 // `text` is a TOML array of inline tables.
 std::vector<ParamGroup> parse_param_groups(std::string_view text, std::string_view origin);

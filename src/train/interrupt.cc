@@ -15,6 +15,7 @@ void note(int signal) {
 
 }  // namespace
 
+int received_signal() { return received; }
 bool interrupted() { return received != 0; }
 
 InterruptGuard::InterruptGuard() {
@@ -28,6 +29,6 @@ InterruptGuard::~InterruptGuard() {
   std::signal(SIGTERM, SIG_DFL);
 }
 
-int InterruptGuard::signal() const { return received; }
+int InterruptGuard::signal() const { return received_signal(); }
 
 }  // namespace flambeau::train

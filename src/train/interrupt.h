@@ -3,7 +3,8 @@
 
 namespace flambeau::train {
 
-// Whether a signal has come since the newest guard was made.
+// The signal that came since the newest guard was made, or 0; and whether one did.
+int received_signal();
 bool interrupted();
 
 // Takes over both signals while it lives. One at a time.

@@ -114,7 +114,7 @@ void MetricsFile::write(const StepMetrics& m) {
       {"grad_norm", m.grad_norm}, {"lr", m.lr},
       {"tps", m.tps}, {"step_time_s", m.step_time_s},
       {"mfu", or_null(m.mfu)}, {"mfu_causal", or_null(m.mfu_causal)},
-      {"memory_gib", m.memory_gib},
+      {"memory_gib", m.memory_gib}, {"attention", m.attention},
   };
   if (m.z_loss) line["z_loss"] = *m.z_loss;
   out_ << line.dump() << "\n" << std::flush;

@@ -33,6 +33,7 @@ struct StepMetrics {
   double tflops = 0;       // models::TokenFlops, the standard figure
   std::optional<double> mfu, mfu_causal;  // percent, of the standard figure and of the causal one
   double memory_gib = 0;
+  std::string attention;      // how it is computed, as nn::describe says it
 };
 
 // "step:  1  loss:  5.76832  grad_norm:  1.2345  memory:  0.51GiB  tps: 3,456  tflops: 0.12  mfu: peak unknown"

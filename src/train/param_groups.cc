@@ -5,8 +5,10 @@
 #include <string_view>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace flambeau::train {
 namespace {
@@ -23,6 +25,17 @@ std::vector<std::string> names_of(const models::Model& model) {
   return names;
 }
 
+Algorithm algorithm_of(const std::string& name) {
+  return name == "SGD" ? Algorithm::SGD : name == "Adam" ? Algorithm::Adam : Algorithm::AdamW;
+}
+
+std::string name_of_group(const Config& config, size_t group) {
+  const auto& groups = config.optimizer.param_groups;
+  return group < groups.size() ? groups[group].name.value_or(config.optimizer.name) : config.optimizer.name;
+}
+
+}  // namespace
+
 std::vector<size_t> groups_of(const Config& config, const models::Model& model) {
   try {
     return assign_groups(names_of(model), config.optimizer.param_groups);
@@ -30,8 +43,6 @@ std::vector<size_t> groups_of(const Config& config, const models::Model& model) 
     raise_in_config(config, e.what());
   }
 }
-
-}  // namespace
 
 std::vector<size_t> assign_groups(const std::vector<std::string>& names, const std::vector<ParamGroup>& groups) {
   std::vector<size_t> out(names.size(), groups.size());
@@ -61,20 +72,18 @@ std::vector<size_t> assign_groups(const std::vector<std::string>& names, const s
 }
 
 OptimizerOptions optimizer_options(const Config::Optimizer& o) {
-  return {.algorithm = o.name == "SGD" ? Algorithm::SGD : o.name == "Adam" ? Algorithm::Adam : Algorithm::AdamW,
-          .nesterov = o.nesterov,
-          .state_dtype = o.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+  return {.nesterov = o.nesterov, .state_dtype = o.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
 }
 
 std::vector<Hyperparameters> group_hyperparameters(const Config::Optimizer& o) {
-  const Hyperparameters usual{.lr = o.lr, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps,
-                              .momentum = o.momentum, .dampening = o.dampening};
+  const Hyperparameters usual{.algorithm = algorithm_of(o.name), .lr = o.lr, .weight_decay = o.weight_decay, .beta1 = o.beta1,
+                              .beta2 = o.beta2, .epsilon = o.eps, .momentum = o.momentum, .dampening = o.dampening};
   std::vector<Hyperparameters> out;
   for (const ParamGroup& g : o.param_groups) {
-    out.push_back({.lr = g.lr.value_or(usual.lr), .weight_decay = g.weight_decay.value_or(usual.weight_decay),
-                   .beta1 = g.beta1.value_or(usual.beta1), .beta2 = g.beta2.value_or(usual.beta2),
-                   .epsilon = g.eps.value_or(usual.epsilon), .momentum = g.momentum.value_or(usual.momentum),
-                   .dampening = g.dampening.value_or(usual.dampening)});
+    out.push_back({.algorithm = g.name ? algorithm_of(*g.name) : usual.algorithm, .lr = g.lr.value_or(usual.lr),
+                   .weight_decay = g.weight_decay.value_or(usual.weight_decay), .beta1 = g.beta1.value_or(usual.beta1),
+                   .beta2 = g.beta2.value_or(usual.beta2), .epsilon = g.eps.value_or(usual.epsilon),
+                   .momentum = g.momentum.value_or(usual.momentum), .dampening = g.dampening.value_or(usual.dampening)});
   }
   out.push_back(usual);
   return out;
@@ -82,13 +91,113 @@ std::vector<Hyperparameters> group_hyperparameters(const Config::Optimizer& o) {
 
 Optimizer make_optimizer(const Config& config, models::Model& model) {
   const std::vector<size_t> groups = groups_of(config, model);
+  const nn::Parameters& parameters = model.parameters();
   std::vector<OptimizerTarget> targets;
-  for (const nn::Physical& p : model.parameters().physical()) {
+  for (const nn::Physical& p : parameters.physical()) {
     OptimizerTarget& target = targets.emplace_back(OptimizerTarget{p.weight->value, {}});
-    for (const size_t i : p.rows) target.groups.push_back(groups[i]);
+    if (!parameters.traits(p).trainable) continue;
+    target.keys.clear();
+    // A cell for each index of the fused dimension, in each row.
+    const nn::Stored& first = parameters.stored()[p.rows.front()];
+    target.cells.assign(first.shape.size() + (p.stacked ? 1 : 0), 1);
+    if (p.stacked) target.cells.front() = std::ssize(p.rows);
+    if (first.parameters.size() > 1) {
+      const auto fused = static_cast<size_t>(first.fused_dim);
+      target.cells[fused + (p.stacked ? 1 : 0)] = first.shape[fused];
+    }
+    for (const size_t row : p.rows) {
+      const nn::Stored& stored = parameters.stored()[row];
+      target.keys.push_back(hash_string(stored.draw_key() + ", optimizer", static_cast<uint64_t>(config.debug.seed)));
+      for (const size_t i : stored.parameters)
+        target.groups.insert(target.groups.end(), static_cast<size_t>(std::max<int64_t>(1, parameters.all()[i].length)), groups[i]);
+    }
   }
   return Optimizer(optimizer_options(config.optimizer), group_hyperparameters(config.optimizer), std::move(targets));
 }
+
+std::vector<std::vector<std::string>> state_names_of(const Config& config, const models::Model& model) {
+  const std::vector<size_t> groups = groups_of(config, model);
+  const std::vector<Hyperparameters> hyperparameters = group_hyperparameters(config.optimizer);
+  std::vector<std::vector<std::string>> names;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const bool trained = model.parameters().traits(model.parameters().all()[i]).trainable;
+    names.push_back(trained ? state_names(hyperparameters[groups[i]]) : std::vector<std::string>{});
+  }
+  return names;
+}
+
+int64_t state_bytes(const Config& config, const models::Model& model) {
+  const std::vector<std::vector<std::string>> states = state_names_of(config, model);
+  const nn::Parameters& parameters = model.parameters();
+  const size_t state = c10::elementSize(optimizer_options(config.optimizer).state_dtype);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const nn::Parameter& p = parameters.all()[i];
+    bytes += p.elements() * static_cast<int64_t>(c10::elementSize(parameters.traits(p).dtype) + states[i].size() * state);
+  }
+  return bytes;
+}
+
+// ---- resuming ---------------------------------------------------------------------------------------------------------------
+
+std::string describe_states(const Config& config, const models::Model& model) {
+  const std::vector<size_t> groups = groups_of(config, model);
+  const std::vector<Hyperparameters> hyperparameters = group_hyperparameters(config.optimizer);
+  nlohmann::ordered_json described = {{"state_dtype", config.optimizer.state_dtype}, {"groups", nlohmann::ordered_json::array()}};
+  for (size_t g = 0; g < hyperparameters.size(); ++g) {
+    Hasher members;
+    size_t count = 0;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const nn::Parameter& p = model.parameters().all()[i];
+      if (groups[i] != g || !model.parameters().traits(p).trainable) continue;
+      members.add(std::string_view(p.name));
+      ++count;
+    }
+    if (count == 0) continue;
+    described["groups"].push_back({{"pattern", g < config.optimizer.param_groups.size() ? config.optimizer.param_groups[g].pattern : ""},
+                                   {"name", name_of_group(config, g)},
+                                   {"states", state_names(hyperparameters[g])},
+                                   {"parameters", count},
+                                   {"members", fmt::format("{:016x}", members.value())}});
+  }
+  return described.dump();
+}
+
+void check_same_states(const Config& config, const models::Model& model, const std::string& saved, const std::string& where) {
+  using Json = nlohmann::json;
+  const Json before = Json::parse(saved), now = Json::parse(describe_states(config, model));
+  const auto refuse = [&](std::string_view what, const std::string& expected, const std::string& got, const std::string& remedy) {
+    raise<InvalidArgument>("{}: expected the {} that it was made with, {}, got {}; {}, or begin a new run from its weights "
+                           "(checkpoint.initial_load_path = \"{}\", another dump_folder)", where, what, expected, got, remedy, where);
+  };
+  if (before.at("state_dtype") != now.at("state_dtype")) {
+    const auto dtype = before.at("state_dtype").get<std::string>();
+    refuse("optimizer.state_dtype", dtype, now.at("state_dtype").get<std::string>(), fmt::format("set it to \"{}\"", dtype));
+  }
+  const Json &groups_before = before.at("groups"), &groups_now = now.at("groups");
+  if (groups_before.size() != groups_now.size()) {
+    refuse("groups of parameters", fmt::format("{} of them", groups_before.size()), fmt::format("{}", groups_now.size()),
+           "give optimizer.param_groups as they were");
+  }
+  for (size_t g = 0; g < groups_now.size(); ++g) {
+    const Json &a = groups_before[g], &b = groups_now[g];
+    const auto pattern = a.at("pattern").get<std::string>();
+    const std::string of = pattern.empty() ? "optimizer" : fmt::format("optimizer of the group \"{}\"", pattern);
+    if (a.at("name") != b.at("name"))
+      refuse(of, a.at("name").get<std::string>(), b.at("name").get<std::string>(), fmt::format("set its name to \"{}\"", a.at("name").get<std::string>()));
+    if (a.at("states") != b.at("states")) {
+      const bool had = !a.at("states").empty();
+      refuse(of, had ? "with momentum" : "without momentum", had ? "without" : "with it", "set its momentum as it was");
+    }
+    if (a.at("members") != b.at("members")) {
+      refuse(pattern.empty() ? "parameters outside of optimizer.param_groups" : fmt::format("parameters of the group \"{}\"", pattern),
+             fmt::format("{} of them", a.at("parameters").dump()), fmt::format("{} others", b.at("parameters").dump()),
+             "give optimizer.param_groups as they were");
+    }
+  }
+}
+
+// ---- describing -------------------------------------------------------------------------------------------------------------
 
 std::string describe_optimizer(const Config& config, const models::Model& model) {
   const Config::Optimizer& o = config.optimizer;
@@ -97,7 +206,10 @@ std::string describe_optimizer(const Config& config, const models::Model& model)
   std::vector<std::string> parts;
   for (size_t g = 0; g <= o.param_groups.size(); ++g) {
     const auto count = std::ranges::count(groups, g);
-    if (count > 0) parts.push_back(fmt::format("{}: {}", g < o.param_groups.size() ? o.param_groups[g].pattern : "others", count));
+    if (count == 0) continue;
+    const bool other = g < o.param_groups.size() && o.param_groups[g].name.value_or(o.name) != o.name;
+    parts.push_back(fmt::format("{}{}: {}", g < o.param_groups.size() ? o.param_groups[g].pattern : "others",
+                                other ? " by " + *o.param_groups[g].name : "", count));
   }
   return fmt::format("{}, parameters {}", o.name, fmt::join(parts, ", "));
 }

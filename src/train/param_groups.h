@@ -1,7 +1,8 @@
-// Parameter groups: an ordered list of patterns over parameter names, each with numbers that replace those of [optimizer].
+// Parameter groups: an ordered list of patterns over parameter names, each with an optimizer and numbers that replace those of
+// [optimizer].
 //
 // A pattern is a regular expression in ECMAScript's syntax, searched for in the name ("norm" matches "layers.0.ffn_norm.weight";
-// "^output" and "bias$" are anchored). The first pattern that matches counts. A group must have parameters: one that matches none,
+// "^lm_head" and "bias$" are anchored). The first pattern that matches counts. A group must have parameters: one that matches none,
 // or none that earlier groups left, is a mistake and is refused.
 #pragma once
 
@@ -19,12 +20,27 @@ namespace flambeau::train {
 // pattern that matches nothing, the nearest name.
 std::vector<size_t> assign_groups(const std::vector<std::string>& names, const std::vector<ParamGroup>& groups);
 
+// The index of each parameter's group, as assign_groups gives it. InvalidArgument, led by the file.
+std::vector<size_t> groups_of(const Config& config, const models::Model& model);
+
 OptimizerOptions optimizer_options(const Config::Optimizer& options);
 // What each group is updated with, and last what the parameters of none are.
 std::vector<Hyperparameters> group_hyperparameters(const Config::Optimizer& options);
 
-// The configuration's optimizer over the model's parameters. InvalidArgument, led by the file.
+// The configuration's optimizer over the model's parameters, one target a physical tensor. InvalidArgument, led by the file.
 Optimizer make_optimizer(const Config& config, models::Model& model);
+
+// The names of each parameter's optimizer states; none for what is not trained.
+std::vector<std::vector<std::string>> state_names_of(const Config& config, const models::Model& model);
+
+// Bytes of the parameters and their optimizer states.
+int64_t state_bytes(const Config& config, const models::Model& model);
+
+// What a resumed run must have in common with the one that wrote a checkpoint, as JSON: the states' dtype; of each group its pattern,
+// optimizer, states, and which parameters it has.
+std::string describe_states(const Config& config, const models::Model& model);
+// InvalidArgument that names the difference and a remedy where `saved` (of describe_states) is not that of this configuration.
+void check_same_states(const Config& config, const models::Model& model, const std::string& saved, const std::string& where);
 
 // "AdamW", with the parameters of each group where there are groups.
 std::string describe_optimizer(const Config& config, const models::Model& model);

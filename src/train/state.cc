@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "train/param_groups.h"
 
 namespace flambeau::train {
 namespace {
@@ -26,6 +28,7 @@ class Lookup {
   }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
   const at::Tensor& take(const std::string& name) const {
+    taken_.insert(name);
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       raise<InvalidArgument>("{}: expected a tensor named {}, found none; use the model that the checkpoint was made with, or "
@@ -41,28 +44,59 @@ class Lookup {
     }
     return tensor;
   }
-  size_t size() const { return tensors_.size(); }
+  // The first that nobody took; empty: all were taken.
+  std::string left_over() const {
+    for (const auto& [name, tensor] : tensors_)
+      if (!taken_.contains(name)) return name;
+    return "";
+  }
 
  private:
   std::map<std::string, at::Tensor> tensors_;
+  mutable std::set<std::string> taken_;
   fs::path where_;
 };
 
-// Copies the tensor named <parameter><suffix> of each parameter to its place in `like_physical`.
-void restore(const Lookup& lookup, const nn::Parameters& parameters, const std::vector<at::Tensor>& like_physical,
-             std::string_view suffix) {
-  parameters.assign(like_physical, [&](size_t i) {
-    const nn::Parameter& p = parameters.all()[i];
-    return lookup.take(fmt::format("{}{}", p.name, suffix), p.shape);
-  });
+// The tensor named <parameter><suffix>, or the parameter's part of what older checkpoints have.
+at::Tensor value_of(const Lookup& lookup, const nn::Parameters& parameters, const nn::Parameter& p, const std::string& suffix) {
+  const nn::Stored& stored = parameters.stored()[p.stored];
+  const std::string name = p.name + suffix, old = stored.draw_key() + suffix;
+  if (!lookup.contains(name) && lookup.contains(old)) return parameters.part_of(lookup.take(old, stored.shape), p);
+  return lookup.take(name, p.shape);
 }
 
 void restore_parameters(const checkpoint::NamedTensors& tensors, const fs::path& where, models::Model& model) {
   const Lookup lookup(tensors, where);
-  restore(lookup, model.parameters(), model.parameters().tensors(), "");
-  if (lookup.size() != model.parameters().size()) {
-    raise<InvalidArgument>("{}: expected {} tensors, got {}; use the model that the checkpoint was made with, or another "
-                           "dump_folder", where.string(), model.parameters().size(), lookup.size());
+  const nn::Parameters& parameters = model.parameters();
+  parameters.assign(parameters.tensors(), [&](size_t i) { return value_of(lookup, parameters, parameters.all()[i], ""); });
+  if (const std::string other = lookup.left_over(); !other.empty()) {
+    raise<InvalidArgument>("{}: unexpected tensor {}; use the model that the checkpoint was made with, or another dump_folder",
+                           where.string(), other);
+  }
+}
+
+// Of checkpoints that say nothing of their optimizer: what their tensors tell.
+void check_kind_by_tensors(const checkpoint::NamedTensors& tensors, const Config& config, const Optimizer& optimizer, const fs::path& where) {
+  struct Kind {
+    const char *state, *optimizer;
+  };
+  constexpr Kind kKinds[] = {{"exp_avg", "AdamW or Adam"}, {"momentum_buffer", "SGD with momentum"}};
+  for (const auto& [state, kind] : kKinds) {
+    const auto saved = std::ranges::find_if(tensors, [&](const auto& t) { return t.first.ends_with(fmt::format(".{}", state)); });
+    const bool had = saved != tensors.end();
+    const bool has = std::ranges::any_of(optimizer.states(), [&](const Optimizer::State& s) { return s.name == state; });
+    if (had != has) {
+      raise<InvalidArgument>("{}: expected optimizer.name = \"{}\" to go on {} states of {}, got them {}; set optimizer.name as it was, or "
+                             "begin a new run from its weights (checkpoint.initial_load_path = \"{}\", another dump_folder)",
+                             where.string(), config.optimizer.name, has ? "with" : "without", kind, had ? "there" : "missing",
+                             where.string());
+    }
+    const auto dtype = config.optimizer.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+    if (had && saved->second.scalar_type() != dtype) {
+      raise<InvalidArgument>("{}: expected optimizer states in {}, got others; set optimizer.state_dtype as it was, or begin a new run from "
+                             "its weights (checkpoint.initial_load_path = \"{}\", another dump_folder)", where.string(),
+                             config.optimizer.state_dtype, where.string());
+    }
   }
 }
 
@@ -90,22 +124,35 @@ models::NamedTensors read_hugging_face(const fs::path& folder) {
 checkpoint::State collect_state(const Config& config, const models::Model& model, const Optimizer& optimizer, at::Device device) {
   checkpoint::State state;
   state.model = model_name(config);
+  state.optimizer_kind = describe_states(config, model);
   const nn::Parameters& parameters = model.parameters();
-  const auto collect = [&](const std::vector<at::Tensor>& like_physical, std::string_view suffix, checkpoint::NamedTensors& out) {
-    const std::vector<at::Tensor> rows = parameters.rows_of(like_physical);
-    for (size_t i = 0; i < rows.size(); ++i) out.emplace_back(fmt::format("{}{}", parameters.all()[i].name, suffix), rows[i]);
-  };
-  collect(parameters.tensors(), "", state.parameters);
-  for (const Optimizer::State& s : optimizer.states()) collect(s.tensors, "." + s.name, state.optimizer);
+  const std::vector<at::Tensor> values = parameters.rows_of(parameters.tensors());
+  for (size_t i = 0; i < values.size(); ++i) state.parameters.emplace_back(parameters.all()[i].name, values[i]);
+  const auto wanted = state_names_of(config, model);
+  for (const Optimizer::State& s : optimizer.states()) {
+    const std::vector<at::Tensor> rows = parameters.rows_of(s.tensors);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (std::ranges::count(wanted[i], s.name) > 0) state.optimizer.emplace_back(fmt::format("{}.{}", parameters.all()[i].name, s.name), rows[i]);
+    }
+  }
   state.optimizer.emplace_back(random_name(device), at::globalContext().defaultGenerator(device).get_state());
   return state;
 }
 
-void restore_state(const checkpoint::State& state, const fs::path& where, models::Model& model, Optimizer& optimizer,
-                   at::Device device) {
+void restore_state(const checkpoint::State& state, const fs::path& where, const Config& config, models::Model& model,
+                   Optimizer& optimizer, at::Device device) {
+  if (state.optimizer_kind.empty()) check_kind_by_tensors(state.optimizer, config, optimizer, where);
+  else check_same_states(config, model, state.optimizer_kind, where.string());
   restore_parameters(state.parameters, where / "model.safetensors", model);
   const Lookup lookup(state.optimizer, where / "optimizer.safetensors");
-  for (const Optimizer::State& s : optimizer.states()) restore(lookup, model.parameters(), s.tensors, "." + s.name);
+  const nn::Parameters& parameters = model.parameters();
+  const auto wanted = state_names_of(config, model);
+  for (const Optimizer::State& s : optimizer.states()) {
+    parameters.assign(s.tensors, [&](size_t i) {
+      if (std::ranges::count(wanted[i], s.name) == 0) return at::Tensor();
+      return value_of(lookup, parameters, parameters.all()[i], "." + s.name);
+    });
+  }
   // A run that moves to another kind of device starts that device's generator from the seed.
   if (lookup.contains(random_name(device))) {
     at::Generator generator = at::globalContext().defaultGenerator(device);

@@ -11,12 +11,13 @@
 
 namespace flambeau::train {
 
-// The live tensors under the names of a checkpoint. Layers that lie stacked are copied to the CPU, nothing else is copied.
+// The live tensors under the names of a checkpoint. Those that are stacked or fused are copied to the CPU, nothing else is copied.
 checkpoint::State collect_state(const Config& config, const models::Model& model, const Optimizer& optimizer, at::Device device);
 
-// Copies a loaded state into the live tensors. InvalidArgument (with `where`) when a tensor is missing or has another shape.
-void restore_state(const checkpoint::State& state, const std::filesystem::path& where, models::Model& model, Optimizer& optimizer,
-                   at::Device device);
+// Copies a loaded state into the live tensors. InvalidArgument (with `where`) when a tensor is missing or has another shape, or when
+// the states are those of another optimizer. Checkpoints of format 1 have fused tensors under the names of then (nn::Stored::key).
+void restore_state(const checkpoint::State& state, const std::filesystem::path& where, const Config& config, models::Model& model,
+                   Optimizer& optimizer, at::Device device);
 
 // Only the parameters, from a step folder of ours or a Hugging Face folder.
 void load_initial(const Config& config, models::Model& model);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -37,15 +38,16 @@ nn::Loss loss_of(const models::Model& model, const Tensors& batch, const at::Ten
 Tensors microbatch(const models::Model& model, const Tensors& batch, const at::Tensor& valid, const StepOptions& options) {
   const at::AutoGradMode grad(true);
   const nn::Loss loss = loss_of(model, batch, valid, options);
-  Tensors out = torch::autograd::grad({loss.total}, model.parameters().tensors());
+  Tensors out = torch::autograd::grad({loss.total}, model.parameters().trainable_tensors());
   out.insert(out.begin(), {loss.total.detach(), loss.z});
   return out;
 }
 
-// The sum of squares of each logical parameter's gradient, in the order of the physical tensors and their rows.
+// The sum of squares of each stored tensor's gradient, in the order of the physical tensors and their rows.
 at::Tensor squares_of(const Tensors& gradients, const nn::Parameters& parameters) {
   Tensors squares;
   for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;  // not trained
     const at::Tensor square = gradients[i] * gradients[i];
     std::vector<int64_t> dims(static_cast<size_t>(square.dim()));
     std::iota(dims.begin(), dims.end(), 0);
@@ -86,7 +88,7 @@ Tensors TrainStep::loss_and_gradients(const Tensors& batch) {
   if (accumulation == 1) return at_index([](const at::Tensor& t) { return t.select(0, 0); });
 
   Tensors sums{at::zeros({}, valid.options()), at::zeros({}, valid.options())};
-  for (const at::Tensor& p : model_.parameters().tensors()) sums.push_back(at::zeros_like(p).detach());
+  for (const at::Tensor& p : model_.parameters().trainable_tensors()) sums.push_back(at::zeros_like(p).detach());
   return device::loop(accumulation, std::move(sums), [&](const at::Tensor& i, const Tensors& carry) {
     Tensors next = at_index([&](const at::Tensor& t) { return t.index_select(0, i.reshape({1})).squeeze(0); });
     for (size_t k = 0; k < next.size(); ++k) next[k] = carry[k] + next[k];
@@ -99,21 +101,23 @@ Tensors TrainStep::record(const Tensors& inputs) {
   const size_t n = batch_inputs(options_);
   Tensors gradients = loss_and_gradients({inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(n)});
   const at::Tensor loss = gradients[0], z_loss = gradients[1];
-  gradients.erase(gradients.begin(), gradients.begin() + 2);
+  gradients = model_.parameters().like_physical(std::span(gradients).subspan(2));
 
   const device::Scope scope("optimizer");
   const at::Tensor squares = squares_of(gradients, model_.parameters());
   const Clip clip = clip_factor(squares, options_.max_norm);
-  for (at::Tensor& g : gradients) g = g * clip.factor;
+  for (at::Tensor& g : gradients)
+    if (g.defined()) g = g * clip.factor;
   const at::Tensor finite = at::isfinite(loss).logical_and(at::isfinite(clip.norm));
-  optimizer_.update(gradients, inputs[n], finite);
+  optimizer_.update(gradients, {inputs.begin() + static_cast<std::ptrdiff_t>(n), inputs.end()}, finite);
+  model_.update_buffers(finite);
   return {at::stack({loss - z_loss, z_loss, clip.norm, finite.to(at::kFloat)}), squares};
 }
 
 Tensors TrainStep::inputs(const TokenBatch& batch, double lr_factor, int64_t step) const {
   Tensors out = batch.on(device_);
   FLAMBEAU_CHECK(out.size() == batch_inputs(options_), "batches have documents when the step was made for them");
-  out.push_back(optimizer_.numbers(lr_factor, step).to(device_));
+  for (const at::Tensor& t : optimizer_.inputs(lr_factor, step)) out.push_back(t.to(device_));
   return out;
 }
 
@@ -178,7 +182,11 @@ std::string first_non_finite(const models::Model& model, at::Device device, cons
     if (all_finite(p.weight->value)) continue;
     const at::Tensor host = p.weight->value.detach().cpu();
     for (size_t row = 0; row < p.rows.size(); ++row) {
-      if (!all_finite(p.stacked ? host[static_cast<int64_t>(row)] : host)) return "parameter " + parameters.all()[p.rows[row]].name;
+      const at::Tensor value = p.stacked ? host[static_cast<int64_t>(row)] : host;
+      for (const size_t i : parameters.stored()[p.rows[row]].parameters) {
+        const nn::Parameter& parameter = parameters.all()[i];
+        if (!all_finite(parameters.part_of(value, parameter))) return "parameter " + parameter.name;
+      }
     }
   }
   const at::NoGradGuard no_grad;
@@ -197,8 +205,9 @@ std::string first_non_finite(const models::Model& model, at::Device device, cons
   const at::Tensor squares = result.squares.cpu();
   const float* next = squares.data_ptr<float>();
   for (const nn::Physical& p : parameters.physical()) {
+    if (!parameters.traits(p).trainable) continue;
     for (const size_t row : p.rows) {
-      if (!std::isfinite(*next++)) return "gradient of " + parameters.all()[row].name;
+      if (!std::isfinite(*next++)) return "gradient of " + parameters.spoken_name(parameters.stored()[row]);
     }
   }
   return "grad_norm";

@@ -38,7 +38,7 @@ struct StepResult {
   double z_loss = 0;     // that part of what is optimised
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the program withheld the update
-  at::Tensor squares;    // on the device: the sum of squares of each logical parameter's gradient, in the order of the physical
+  at::Tensor squares;    // on the device: the sum of squares of each trained tensor's gradient, in the order of the physical
                          // tensors and their rows
 };
 

@@ -46,7 +46,8 @@ size_t line_end(std::string_view text, size_t width) {
 int64_t parameters_per_device(const nn::Parameters& parameters) {
   const spmd::Plan* plan = spmd::plan();
   int64_t total = 0;
-  for (const nn::Parameter& p : parameters) {
+  for (const nn::Stored& p : parameters.stored()) {
+    if (p.traits.buffer) continue;
     int64_t parts = 1;
     if (plan != nullptr) {
       for (const hlo::Sharding::Dim& dim : plan->sharding(p.axes).dims) parts *= hlo::axes_size(plan->mesh(), dim.axes);
@@ -69,6 +70,7 @@ TableRows summary_rows(const Config& config, const models::Model& model, const S
                                            : fmt::format("{}: {} of state and batch, {} of temporaries, as compiled",
                                                          gib(facts.argument_bytes + facts.temporary_bytes), gib(facts.argument_bytes),
                                                          gib(facts.temporary_bytes)));
+  if (!facts.attention.empty()) rows.emplace_back("attention", facts.attention);
   const models::TokenFlops flops = model.flops_per_token(facts.batching.context);
   rows.emplace_back("FLOPs a token", fmt::format("{:.4g} (causal {:.4g})", flops.standard, flops.causal));
   rows.emplace_back("optimizer", describe_optimizer(config, model));

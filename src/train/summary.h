@@ -17,6 +17,7 @@ struct SummaryFacts {
   Batching batching;
   int64_t warmup_steps = 0;
   int64_t parameters_per_device = 0;
+  std::string attention = {};  // as nn::describe says it
   int64_t argument_bytes = 0, temporary_bytes = 0;  // of the training step, as compiled, a device; 0 where not known
 };
 

@@ -16,12 +16,12 @@ TEST(Summary, SaysWhatAStepIs) {
   config.optimizer.param_groups = {{.pattern = "norm", .weight_decay = 0}};
   const auto model = models::make_model("llama3", "debug", {.vocab_size = 320});
   const SummaryFacts facts{.degrees = {.shard = 4, .tensor = 2}, .batching = {.context = 1024, .sequences = 8, .accumulation = 3},
-                           .parameters_per_device = 610720, .argument_bytes = int64_t{3} << 29, .temporary_bytes = int64_t{1} << 30};
+                           .parameters_per_device = 610720, .attention = "chunked instead of flash: no JAX", .argument_bytes = int64_t{3} << 29, .temporary_bytes = int64_t{1} << 30};
   const std::string table = format_table(summary_rows(config, *model, facts), false);
   for (const char* line : {"mesh             8 devices: shard 4 x tensor 2", "610,720 a device (llama3 debug)",
                            "tokens a step    24,576 = 3 microbatches x 8 rows of 1,024, 2 rows a data-parallel rank",
                            "memory a device  2.50 GiB: 1.50 GiB of state and batch, 1.00 GiB of temporaries, as compiled",
-                           "FLOPs a token    4.064e+07 (causal 3.120e+07)", "AdamW, parameters norm: "}) {
+                           "FLOPs a token    4.77e+07 (causal 3.827e+07)", "AdamW, parameters norm: ", "attention        chunked instead of flash: no JAX"}) {
     EXPECT_THAT(table, HasSubstr(line));
   }
   const SummaryFacts one{.degrees = {}, .batching = {.context = 8, .sequences = 1, .accumulation = 1}};

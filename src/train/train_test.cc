@@ -5,16 +5,19 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "models/decoder/decoder.h"
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/param_groups.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
+#include "train/state.h"
 #include "train/step.h"
 
 namespace flambeau::train {
@@ -80,9 +83,6 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[parallelism]\nfsdp_reshard_after_forward = \"sometimes\"\n", {"fsdp_reshard_after_forward", "default", "always", "never", "sometimes"}},
       {"[optimizer]\nname = \"Lion\"\n", {"optimizer.name", "AdamW", "SGD", "Lion"}},
       {"[optimizer]\nstate_dtype = \"float16\"\n", {"optimizer.state_dtype", "bfloat16", "float16"}},
-      {"[optimizer]\nmomentum = 0.9\n", {"optimizer.momentum", "AdamW", "0.9", "SGD"}},
-      {"[optimizer]\ndampening = 0.5\n", {"optimizer.dampening", "AdamW", "0.5", "SGD"}},
-      {"[optimizer]\nnesterov = true\n", {"optimizer.nesterov", "AdamW", "SGD"}},
       {"[optimizer]\nname = \"SGD\"\nnesterov = true\n", {"optimizer.nesterov", "momentum above 0", "momentum 0", "momentum = 0.9"}},
       {"[optimizer]\nparam_groups = 3\n", {"c.toml:2", "optimizer.param_groups", "array of tables", "got 3"}},
       {"[optimizer]\nparam_groups = [3]\n", {"c.toml:2", "optimizer.param_groups", "expected tables"}},
@@ -91,6 +91,10 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[[optimizer.param_groups]]\npattern = 3\n", {"pattern", "got 3"}},
       {"[[optimizer.param_groups]]\npattern = \"a\"\nrate = 1.0\n", {"unknown key rate", "lr, weight_decay"}},
       {"[[optimizer.param_groups]]\npattern = \"a\"\nlr = [1]\n", {"one value for lr"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nname = \"Lion\"\n", {"optimizer.param_groups", "optimizer.name", "SGD", "Lion"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nname = 3\n", {"optimizer.name", "got 3"}},
+      {"[[optimizer.param_groups]]\npattern = \"a\"\nname = \"SGD\"\nbeta1 = 0.5\n", {"no beta1 with SGD", "\"a\""}},
+      {"[optimizer]\nnesterov = true\n[[optimizer.param_groups]]\npattern = \"a\"\nname = \"SGD\"\n", {"nesterov", "momentum above 0"}},
       {"[[optimizer.param_groups]]\npattern = \"a\"\nlr = -1\n", {"optimizer.param_groups", "optimizer.lr", "at least 0", "-1"}},
       {"[[optimizer.param_groups]]\npattern = \"a\"\nmomentum = 0.5\n", {"optimizer.param_groups", "no momentum with AdamW", "\"a\""}},
       {"[optimizer]\nname = \"SGD\"\n[[optimizer.param_groups]]\npattern = \"a\"\neps = 0.5\n", {"no eps with SGD"}},
@@ -115,7 +119,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   set_from_text(config, "optimizer.lr", "1e-3");
   set_from_text(config, "lr_scheduler.decay_ratio", "0.5");
   set_from_text(config, "checkpoint.enable", "true");
-  set_from_text(config, "optimizer.param_groups", R"([{pattern = '\.norm"', weight_decay = 0}, {pattern = "b", lr = 1e-5, beta1 = 0.5, eps = 0.25}])");
+  set_from_text(config, "optimizer.param_groups", R"([{pattern = '\.norm"', weight_decay = 0}, {pattern = "b", name = "Adam", lr = 1e-5, beta1 = 0.5, eps = 0.25}])");
   set_from_text(config, "sampling.prompt", "a \"b\"\n\\\x1b\x7f");
   set_from_text(config, "training.sequences_per_microbatch", "3");
   set_from_text(config, "training.sequences_per_train_step", "6");
@@ -131,6 +135,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   EXPECT_EQ(again.optimizer.param_groups[0].weight_decay, 0);
   EXPECT_FALSE(again.optimizer.param_groups[0].lr.has_value());
   EXPECT_EQ(again.optimizer.param_groups[1].lr, 1e-5);
+  EXPECT_EQ(again.optimizer.param_groups[1].name, "Adam");
   EXPECT_EQ(again.sampling.prompt, "a \"b\"\n\\\x1b\x7f");
   EXPECT_EQ(again.debug.seed, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(again.lr_scheduler.decay_ratio, 0.5);
@@ -213,6 +218,46 @@ TEST(Config, TokensAndSequencesMustAgreeExactly) {
   }
 }
 
+TEST(Config, KeysWithoutEffectAreNamed) {
+  using Keys = std::vector<std::pair<const char*, const char*>>;
+  const struct {
+    Keys keys;
+    std::vector<const char*> inert;  // in the table's order
+  } cases[] = {
+      {{}, {}},
+      {{{"optimizer.beta1", "0.9"}}, {}},
+      {{{"optimizer.name", "SGD"}}, {}},  // what was not given is nobody's mistake
+      {{{"optimizer.name", "SGD"}, {"optimizer.beta1", "0.9"}, {"optimizer.eps", "1e-8"}}, {"optimizer.beta1", "optimizer.eps"}},
+      {{{"optimizer.momentum", "0.9"}, {"optimizer.nesterov", "true"}}, {"optimizer.momentum", "optimizer.nesterov"}},
+      {{{"optimizer.momentum", "0.9"}, {"optimizer.param_groups", "[{pattern = 'norm', name = 'SGD'}]"}}, {}},
+      {{{"optimizer.name", "SGD"}, {"optimizer.beta2", "0.9"}, {"optimizer.param_groups", "[{pattern = 'norm', name = 'Adam'}]"}}, {}},
+      {{{"optimizer.name", "SGD"}, {"optimizer.dampening", "0.5"}, {"optimizer.state_dtype", "bfloat16"}},
+       {"optimizer.dampening", "optimizer.state_dtype"}},
+      {{{"activation_checkpoint.memory_budget", "0.5"}}, {"activation_checkpoint.memory_budget"}},
+      {{{"activation_checkpoint.memory_budget", "0.5"}, {"activation_checkpoint.mode", "budget"}}, {}},
+      {{{"activation_checkpoint.selective_ops", "mm"}, {"activation_checkpoint.mode", "full"}}, {"activation_checkpoint.selective_ops"}},
+      {{{"activation_checkpoint.selective_ops", "mm"}, {"activation_checkpoint.mode", "offload"}}, {}},
+      {{{"model.attention", "dense"}, {"model.attention_block_q", "128"}}, {"model.attention_block_q"}},
+      {{{"device", "cpu"}, {"model.attention", "chunked"}, {"plugin", "cpu"}}, {"model.attention", "plugin"}},
+      {{{"parallelism.enable_sequence_parallel", "true"}}, {"parallelism.enable_sequence_parallel"}},
+      {{{"parallelism.enable_sequence_parallel", "true"}, {"parallelism.tensor_parallel_degree", "2"}}, {}},
+      {{{"lr_scheduler.decay_ratio", "0"}, {"lr_scheduler.decay_type", "cosine"}}, {"lr_scheduler.decay_type"}},
+      {{{"dataloader.shuffle", "false"}, {"dataloader.seed", "1"}}, {"dataloader.seed"}},
+      {{{"validator.freq", "5"}, {"checkpoint.interval", "5"}, {"sampling.prompt", "a"}},
+       {"validator.freq", "checkpoint.interval", "sampling.prompt"}},
+      // Switched off on purpose.
+      {{{"validator.freq", "5"}, {"validator.enable", "false"}}, {}},
+      {{{"checkpoint.interval", "5"}, {"checkpoint.enable", "true"}}, {}},
+  };
+  for (const auto& c : cases) {
+    Config config;
+    for (const auto& [key, value] : c.keys) set_from_text(config, key, value);
+    const std::vector<std::string> lines = keys_without_effect(config);
+    ASSERT_EQ(lines.size(), c.inert.size()) << fmt::format("{}", fmt::join(lines, "; "));
+    for (size_t i = 0; i < lines.size(); ++i) EXPECT_THAT(lines[i], testing::StartsWith(std::string(c.inert[i]) + " has no effect: "));
+  }
+}
+
 // ---- schedule -----------------------------------------------------------------------------------------------------------
 
 TEST(Schedule, FollowsItsFormula) {
@@ -287,10 +332,10 @@ TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
   const StepResult a = accumulated.step(accumulated.batch), b = whole.step(whole.batch);
   EXPECT_NEAR(a.loss, b.loss, 1e-5);
   EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
-  for (size_t i = 0; i < whole.model->parameters().size(); ++i) {
-    const nn::Parameter& p = accumulated.model->parameters().all()[i];
-    EXPECT_TRUE(at::allclose(accumulated.optimizer->states()[0].tensors[i], whole.optimizer->states()[0].tensors[i], 1e-3, 1e-7)) << p.name;
-    EXPECT_TRUE(at::allclose(accumulated.model->parameters().tensors()[i], whole.model->parameters().tensors()[i], 1e-3, 1e-4)) << p.name;
+  for (size_t i = 0; i < whole.model->parameters().physical().size(); ++i) {
+    const std::string name = whole.model->parameters().spoken_name(whole.model->parameters().physical()[i]);
+    EXPECT_TRUE(at::allclose(accumulated.optimizer->states()[0].tensors[i], whole.optimizer->states()[0].tensors[i], 1e-3, 1e-7)) << name;
+    EXPECT_TRUE(at::allclose(accumulated.model->parameters().tensors()[i], whole.model->parameters().tensors()[i], 1e-3, 1e-4)) << name;
   }
 }
 
@@ -308,7 +353,7 @@ TEST(TrainStep, WithholdsTheUpdateThatIsNotFiniteAndNamesTheCulprit) {
     EXPECT_EQ(small.optimizer->states()[0].tensors[i].abs().max().item<float>(), 0) << i;
     ++i;
   }
-  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter " + small.model->parameters().all()[3].name);
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter layers.0.attention.wo.weight");
 
   Small large;  // finite weights whose products are not
   large.model->parameters().tensors()[2].detach().fill_(3e38F);
@@ -320,14 +365,169 @@ TEST(TrainStep, NamesTheLayerOfAStackedTensor) {
   const nn::Parameters& parameters = small.model->parameters();
   StepResult result = small.step(small.batch);
   ASSERT_TRUE(result.finite);
-  ASSERT_EQ(result.squares.numel(), static_cast<int64_t>(parameters.size()));
+  ASSERT_EQ(result.squares.numel(), std::ssize(parameters.stored()));
   EXPECT_NEAR(result.squares.sum().sqrt().item<double>(), result.grad_norm, 1e-5);
   const nn::Physical& qkv = parameters.physical()[2];
   const auto behind = static_cast<int64_t>(1 + parameters.physical()[1].rows.size());  // the embedding and the layers' norms
   result.squares[behind + 1] = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "gradient of layers.1.attention.qkv.weight");
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "gradient of layers.1.attention.{wq,wk,wv}.weight");
   qkv.weight->value.detach()[1].view({-1})[3] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter layers.1.attention.qkv.weight");
+  EXPECT_EQ(first_non_finite(*small.model, at::kCPU, {}, small.batch, result), "parameter layers.1.attention.wq.weight");
+}
+
+// ---- frozen parameters, buffers, checkpoints --------------------------------------------------------------------------------
+
+const models::Overrides kTiny{.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48};
+
+// A model that counts the steps that were applied.
+struct Counting : models::Decoder {
+  Counting()
+      : Decoder("counting", {.layers = 2, .dim = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .ffn_dim = 48, .vocab_size = 64,
+                             .max_context = 16}) {
+    parameters_.add("steps", count, {}, nn::Init::zeros(), {.buffer = true});
+  }
+  std::string hugging_face_config() const override { return "{}"; }
+  void update_buffers(const at::Tensor& apply) override { count.value.copy_(at::where(apply, count.value + 1, count.value)); }
+  nn::Weight count;
+};
+
+struct TinyRun {
+  explicit TinyRun(std::unique_ptr<models::Model> given, const std::string& frozen = {}, bool stacked = false, at::ScalarType dtype = at::kFloat)
+      : model(std::move(given)) {
+    config.optimizer.lr = 1e-2;
+    if (!frozen.empty()) model->parameters().freeze([&](const std::string& name) { return name.find(frozen) != std::string::npos; }, dtype);
+    if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+    model->parameters().initialize(5, at::kCPU);
+    model->prepare(at::kCPU, 16);
+    optimizer.emplace(make_optimizer(config, *model));
+    at::manual_seed(3);
+    batch.tokens = at::randint(0, 64, {2, 2, 16}, at::kLong);
+    batch.labels = at::randint(0, 64, {2, 2, 16}, at::kLong);
+  }
+  StepResult step(int64_t n = 1) {
+    TrainStep train(*model, *optimizer, at::kCPU, {.max_norm = 1e9});  // not clipped: the norm is of what is trained
+    train.start(batch, 1, n);
+    return train.finish();
+  }
+  std::vector<at::Tensor> values() const { return model->parameters().rows_of(model->parameters().tensors()); }
+  std::vector<at::Tensor> copies() const {
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& t : values()) out.push_back(t.clone());
+    return out;
+  }
+  checkpoint::State state() const { return collect_state(config, *model, *optimizer, at::kCPU); }
+
+  Config config;
+  std::unique_ptr<models::Model> model;
+  std::optional<Optimizer> optimizer;
+  TokenBatch batch;
+};
+
+TEST(Frozen, ParametersStayAndTheOthersTrainAsBefore) {
+  for (const char* family : {"llama3", "qwen3"}) {
+    for (const bool stacked : {false, true}) {
+      TinyRun whole(models::make_model(family, "debug", kTiny), "", stacked);
+      whole.step();
+      const std::vector<at::Tensor> trained = whole.values();
+      for (const std::string frozen : {"tok_embeddings", "lm_head", "ffn_norm", "attention.w", "feed_forward", "q_norm"}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", family, frozen, stacked));
+        if ((frozen == "lm_head" && family == std::string("qwen3")) || (frozen == "q_norm" && family == std::string("llama3"))) continue;
+        TinyRun part(models::make_model(family, "debug", kTiny), frozen, stacked);
+        const std::vector<at::Tensor> first = part.copies();
+        ASSERT_TRUE(part.step().finite);
+        const std::vector<at::Tensor> after = part.values();
+        const checkpoint::State state = part.state();
+        for (size_t i = 0; i < after.size(); ++i) {
+          const std::string& name = part.model->parameters().all()[i].name;
+          const bool is_frozen = name.find(frozen) != std::string::npos;
+          EXPECT_TRUE(at::equal(after[i], is_frozen ? first[i] : trained[i])) << name;
+          EXPECT_EQ(std::ranges::count(state.parameters, name, [](const auto& t) { return t.first; }), 1) << name;
+          EXPECT_EQ(std::ranges::count(state.optimizer, name + ".exp_avg", [](const auto& t) { return t.first; }), is_frozen ? 0 : 1) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Frozen, InBfloat16IsTheSameAsRoundedBefore) {
+  TinyRun rounded(models::make_model("llama3", "debug", kTiny), "feed_forward", true);
+  for (const nn::Physical& p : rounded.model->parameters().physical()) {
+    if (!rounded.model->parameters().traits(p).trainable) p.weight->value.copy_(p.weight->value.to(at::kBFloat16));
+  }
+  TinyRun narrow(models::make_model("llama3", "debug", kTiny), "feed_forward", true, at::kBFloat16);
+  EXPECT_EQ(rounded.step().loss, narrow.step().loss);
+  for (const auto& [name, tensor] : narrow.state().parameters)
+    EXPECT_EQ(tensor.scalar_type(), name.find("feed_forward") == std::string::npos ? at::kFloat : at::kBFloat16) << name;
+}
+
+TEST(Buffers, AreUpdatedByTheStepAndSaved) {
+  TinyRun run(std::make_unique<Counting>());
+  const auto count = [](const TinyRun& r) { return static_cast<const Counting&>(*r.model).count.value.item<float>(); };
+  for (int64_t n = 1; n <= 3; ++n) run.step(n);
+  EXPECT_EQ(count(run), 3);
+  run.model->parameters().tensors()[3].detach().view({-1})[7].fill_(std::numeric_limits<float>::quiet_NaN());
+  const checkpoint::State saved = run.state();
+  EXPECT_FALSE(run.step(4).finite);
+  EXPECT_EQ(count(run), 3) << "a step that is withheld updates no buffer";
+  TinyRun other(std::make_unique<Counting>());
+  restore_state(saved, "step-3", other.config, *other.model, *other.optimizer, at::kCPU);
+  EXPECT_EQ(count(other), 3);
+}
+
+// Checkpoints of format 1: fused tensors, under the names of then.
+TEST(Checkpoints, OfTheOldNamesLoad) {
+  for (const char* family : {"llama3", "qwen3"}) {
+    for (const bool stacked : {false, true}) {
+      TinyRun from(models::make_model(family, "debug", kTiny), "", stacked);
+      from.step();
+      const nn::Parameters& parameters = from.model->parameters();
+      const auto old_layout = [&](const std::vector<at::Tensor>& like_physical, const std::string& suffix, checkpoint::NamedTensors& out) {
+        for (const nn::Stored& s : parameters.stored()) {
+          const at::Tensor& all = like_physical[s.physical];
+          out.emplace_back(s.draw_key() + suffix, (stacked && parameters.physical()[s.physical].stacked ? all[static_cast<int64_t>(s.row)] : all).detach().clone());
+        }
+      };
+      checkpoint::State old;
+      old_layout(parameters.tensors(), "", old.parameters);
+      for (const Optimizer::State& s : from.optimizer->states()) old_layout(s.tensors, "." + s.name, old.optimizer);
+      const auto has = [&](const char* name) { return std::ranges::count(old.parameters, std::string(name), [](const auto& t) { return t.first; }); };
+      EXPECT_EQ(has("layers.1.attention.qkv.weight"), 1);
+      EXPECT_EQ(has("layers.1.feed_forward.w13.weight"), 1);
+      EXPECT_EQ(has("output.weight"), family == std::string("llama3") ? 1 : 0);
+
+      TinyRun to(models::make_model(family, "debug", kTiny));
+      to.model->parameters().allocate(at::kCPU);
+      to.optimizer.emplace(make_optimizer(to.config, *to.model));
+      restore_state(old, "old", to.config, *to.model, *to.optimizer, at::kCPU);
+      const checkpoint::State want = from.state(), got = to.state();
+      for (size_t i = 0; i < want.parameters.size(); ++i) EXPECT_TRUE(at::equal(got.parameters[i].second, want.parameters[i].second)) << want.parameters[i].first;
+      for (size_t i = 0; i + 1 < want.optimizer.size(); ++i) EXPECT_TRUE(at::equal(got.optimizer[i].second, want.optimizer[i].second)) << want.optimizer[i].first;
+
+      for (const auto& [name, dtype] : {std::pair{"SGD", "float32"}, {"AdamW", "bfloat16"}}) {
+        Config other = to.config;
+        other.optimizer.name = name;
+        other.optimizer.state_dtype = dtype;
+        Optimizer optimizer = make_optimizer(other, *to.model);
+        EXPECT_THROW(restore_state(old, "old", other, *to.model, optimizer, at::kCPU), InvalidArgument) << name << dtype;
+      }
+    }
+  }
+}
+
+TEST(Checkpoints, MustHaveEverything) {
+  TinyRun run(models::make_model("llama3", "debug", kTiny));
+  for (const char* name : {"layers.1.attention.wk.weight", "layers.1.attention.wk.weight.exp_avg", "extra"}) {
+    checkpoint::State state = run.state();
+    if (std::string_view(name) == "extra") state.parameters.emplace_back(name, at::zeros({1}));
+    std::erase_if(state.parameters, [&](const auto& t) { return t.first == name && t.first != "extra"; });
+    std::erase_if(state.optimizer, [&](const auto& t) { return t.first == name; });
+    try {
+      restore_state(state, "step-1", run.config, *run.model, *run.optimizer, at::kCPU);
+      ADD_FAILURE() << name;
+    } catch (const InvalidArgument& e) {
+      EXPECT_THAT(e.what(), HasSubstr(name));
+    }
+  }
 }
 
 TEST(SampleStep, LooksAtThePrefixAlone) {
@@ -396,7 +596,7 @@ TEST_F(MetricsFileTest, ContinuesAfterTheStepOfTheCheckpoint) {
   file.write(line(3));
   const std::string text = read_file(path);
   EXPECT_EQ(std::ranges::count(text, '\n'), 3);
-  EXPECT_THAT(text, HasSubstr("\"mfu\":null"));
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("\"mfu\":null"), HasSubstr("\"mfu_causal\":null"), HasSubstr("\"attention\":\"\"")));
   EXPECT_THAT(text, testing::Not(HasSubstr("\"step\":4")));
 }
 

@@ -41,11 +41,6 @@ int64_t device_count(at::Device device) {
   return device.is_cpu() ? 1 : static_cast<int64_t>(runtime::Engine::get().client().devices().size());
 }
 
-const Config& checked(const Config& config) {
-  check_config(config);
-  return config;
-}
-
 }  // namespace
 
 at::Device open_device(const Config& config) {
@@ -100,10 +95,21 @@ StepOptions step_options(const Config& config) {
 
 // ---- setting up -----------------------------------------------------------------------------------------------------------
 
-Trainer::Trainer(Config config)
-    : config_(checked(config)), model_(make_configured_model(config_)), device_(open_device(config_)),
+int run(const Config& config) {
+  check_config(config);
+  Beginning beginning = choose_beginning(config);
+  if (beginning.step.value_or(0) >= config.training.steps) {
+    log_info("Nothing to do: the run in {} has reached step {}, and training.steps is {}; raise it to go on", config.dump_folder,
+             *beginning.step, config.training.steps);
+    return 0;
+  }
+  return Trainer(config, std::move(beginning)).run();
+}
+
+Trainer::Trainer(Config config, Beginning beginning)
+    : config_(std::move(config)), model_(make_configured_model(config_)), device_(open_device(config_)),
       degrees_(configured_degrees(config_, *model_, device_count(device_))),
-      batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), schedule_(schedule_options(config_)),
+      batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), beginning_(std::move(beginning)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
   if (!device_.is_cpu()) {
     spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
@@ -123,10 +129,8 @@ Trainer::Trainer(Config config)
   if (config_.debug.print_config) log_info("{}", to_toml(config_));
 
   const int64_t context = batching_.context;
-  model_->parameters().initialize(static_cast<uint64_t>(config_.debug.seed), device_);
   model_->prepare(device_, context);
-  optimizer_.emplace(make_optimizer(config_, *model_));
-  resume();
+  load();
   // A step's rows are its microbatches one after another, each of which lies alike.
   const std::vector<bool> rows = spmd::held("batch", batching_.sequences);
   std::vector<bool> held;
@@ -140,42 +144,36 @@ Trainer::Trainer(Config config)
   prepare_programs();
   const SummaryFacts facts{.degrees = degrees_, .batching = batching_, .warmup_steps = schedule_.warmup(),
                            .parameters_per_device = parameters_per_device(model_->parameters()),
+                           .attention = nn::describe(attention_),
                            .argument_bytes = train_step_->argument_bytes(), .temporary_bytes = train_step_->temporary_bytes()};
   log_info("{}", format_table(summary_rows(config_, *model_, facts), wants_colour(2)));
 }
 
-void Trainer::resume() {
+void Trainer::load() {
   at::Generator generator = at::globalContext().defaultGenerator(device_);
   generator.set_current_seed(static_cast<uint64_t>(config_.debug.seed));
-  std::vector<int64_t> steps;
-  if (config_.checkpoint.enable) {
-    checkpoints_.emplace(std::filesystem::path(config_.dump_folder) / config_.checkpoint.folder);
-    steps = checkpoints_->steps();
+  const bool has_weights = beginning_.step || !config_.checkpoint.initial_load_path.empty();
+  if (has_weights) model_->parameters().allocate(device_);
+  else model_->parameters().initialize(static_cast<uint64_t>(config_.debug.seed), device_);
+  optimizer_.emplace(make_optimizer(config_, *model_));
+  if (beginning_.step) return resume(*beginning_.step);
+  if (!has_weights) return;
+  try {
+    load_initial(config_, *model_);
+  } catch (const Error& e) {
+    raise_in_config(config_, fmt::format("checkpoint.initial_load_path: {}", e.what()));
   }
-  if (config_.checkpoint.load_step >= 0 && std::ranges::count(steps, config_.checkpoint.load_step) == 0) {
-    raise_in_config(config_, fmt::format("checkpoint.load_step: expected one of the saved steps [{}], got {}; choose one of them "
-                                         "or -1, with checkpoint.enable = true",
-                                         fmt::join(steps, ", "), config_.checkpoint.load_step));
-  }
-  if (steps.empty()) {
-    if (!config_.checkpoint.initial_load_path.empty()) {
-      try {
-        load_initial(config_, *model_);
-      } catch (const Error& e) {
-        raise_in_config(config_, fmt::format("checkpoint.initial_load_path: {}", e.what()));
-      }
-      log_info("initial weights from {}", config_.checkpoint.initial_load_path);
-    }
-    return;
-  }
-  const int64_t step = config_.checkpoint.load_step >= 0 ? config_.checkpoint.load_step : steps.back();
-  const std::filesystem::path path = checkpoints_->step_path(step);
+  log_info("initial weights from {}", config_.checkpoint.initial_load_path);
+}
+
+void Trainer::resume(int64_t step) {
+  const std::filesystem::path path = beginning_.folder->step_path(step);
   const checkpoint::State state = checkpoint::load(path);
   if (state.step != step) {
     raise<InvalidArgument>("{}: expected the state of step {}, got that of step {}; rename the folder to step-{}", path.string(),
                            step, state.step, state.step);
   }
-  restore_state(state, path, *model_, *optimizer_, device_);
+  restore_state(state, path, config_, *model_, *optimizer_, device_);
   try {
     at_ = {state.step, state.tokens_seen, datasets_.train->load_cursor(state.data_cursor)};
   } catch (const InvalidArgument& e) {
@@ -184,9 +182,9 @@ void Trainer::resume() {
   first_step_ = at_.step + 1;
   saved_step_ = at_.step;
   log_info("continuing from {}", path.string());
-  if (step != steps.back()) {
-    checkpoints_->abandon_after(step);
-    log_info("checkpoints after step {} are now named abandoned-step-N", step);
+  if (const std::vector<std::string> aside = beginning_.folder->abandon_after(step); !aside.empty()) {
+    log_warning("going back to step {}: the checkpoints after it are set aside as {}; nothing continues or deletes them", step,
+                fmt::join(aside, ", "));
   }
 }
 
@@ -199,6 +197,7 @@ void Trainer::prepare_programs() {
   };
   train_step_.emplace(*model_, *optimizer_, device_, step_options_);
   train_step_->prepare(example(batching_.accumulation));
+  attention_ = device_.is_cpu() ? nn::AttentionUse{.kind = nn::AttentionKind::Dense, .why_not_flash = {}} : model_->attention_use();
   const bool evaluates = datasets_.held_out && (config_.validator.enable || config_.data.bigram);
   if (evaluates) {
     validation_.emplace(*datasets_.held_out, batching_.sequences, spmd::held("batch", batching_.sequences));
@@ -210,16 +209,15 @@ void Trainer::prepare_programs() {
     sample_step_->prepare();
   }
   if (!device_.is_cpu()) log_info("programs compiled in {:.1f} s", seconds_since(start));
+  // Where flash was asked for, nn has said so.
+  if (const std::string& why = attention_.why_not_flash; !why.empty() && config_.model.attention != "flash")
+    log_warning("attention is chunked instead of flash, the choice for TPUs: {}; model.attention = \"chunked\" says so without this warning", why);
 }
 
 // ---- running --------------------------------------------------------------------------------------------------------------
 
-void Trainer::run() {
+int Trainer::run() {
   const InterruptGuard interrupt;
-  if (at_.step >= config_.training.steps) {
-    log_info("nothing to do: step {} of {} is done; raise training.steps to go on", at_.step, config_.training.steps);
-    return finish(0);
-  }
   if (config_.debug.stats) {
     log_info("stats: first parameters {:016x}", checksum_of(collect_state(config_, *model_, *optimizer_, device_).parameters));
   }
@@ -236,7 +234,7 @@ void Trainer::run() {
     batch = std::move(next);
   }
   set_status_line("");
-  finish(interrupt.signal());
+  return finish(interrupt.signal());
 }
 
 std::optional<TokenBatch> Trainer::next_batch() {
@@ -256,7 +254,7 @@ void Trainer::train_step(const TokenBatch& batch, int64_t step, StepResult& resu
   set_status_line("");
   const std::string culprit = first_non_finite(*model_, device_, step_options_, batch, result);
   // The state is that of the step before: worth keeping, unless it is itself what is broken.
-  if (checkpoints_ && at_.step > 0 && !culprit.starts_with("parameter ")) save();
+  if (beginning_.folder && at_.step > 0 && !culprit.starts_with("parameter ")) save();
   raise<NonFiniteError>("step {}: not finite: {} (loss {}, grad_norm {}); the update was withheld and the run stopped; lower "
                         "optimizer.lr, or look at the data of this step", step,
                         culprit, result.loss, result.grad_norm);
@@ -267,7 +265,7 @@ void Trainer::after_step(const StepResult& result) {
   const bool first = step == 1, last = step == config_.training.steps;
   if (step == first_step_ || last || step % config_.metrics.log_freq == 0) log_step(step, result);
   const bool due = step % config_.checkpoint.interval == 0 || (first && config_.checkpoint.enable_first_step_checkpoint);
-  if (checkpoints_ && due) save();
+  if (beginning_.folder && due) save();
   if (config_.validator.enable && !last && (first || step % config_.validator.freq == 0) && !interrupted()) {
     const std::optional<double> loss = validate(config_.validator.steps);
     if (loss) log_info("validate step: {:2}  loss: {:8.5f}", step, *loss);
@@ -296,6 +294,7 @@ void Trainer::log_step(int64_t step, const StepResult& result) {
   const int64_t bytes =
       degrees_.devices() > 1 ? train_step_->argument_bytes() + train_step_->temporary_bytes() : peak_memory_bytes(device_);
   m.memory_gib = static_cast<double>(bytes) / (1 << 30);
+  m.attention = nn::describe(attention_);
   log_line(LogLevel::Info, console_line(m));
   if (metrics_file_) metrics_file_->write(m);
   seconds_since_log_ = 0;
@@ -332,38 +331,42 @@ void Trainer::save() {
   state.step = at_.step;
   state.tokens_seen = at_.tokens;
   state.data_cursor = datasets_.train->save_cursor(at_.cursor);
-  checkpoints_->save(state, config_.checkpoint.keep_latest_k);
-  log_info("checkpoint {} in {:.2f} s", checkpoints_->step_path(at_.step).string(), seconds_since(start));
+  state.went_back_to = beginning_.went_back_to;
+  beginning_.folder->save(state, config_.checkpoint.keep_latest_k);
+  log_info("checkpoint {} in {:.2f} s", beginning_.folder->step_path(at_.step).string(), seconds_since(start));
 }
 
 // ---- ending ---------------------------------------------------------------------------------------------------------------
 
-void Trainer::finish(int signal) {
-  if (checkpoints_ && at_.step > 0) save();
-  const bool complete = signal == 0;
-  if (const std::optional<double> loss = complete && validation_ ? validate(-1) : std::nullopt) {
+int Trainer::finish(int signal) {
+  if (beginning_.folder && at_.step > 0) save();
+  const auto complete = [&] { return signal == 0 && !interrupted(); };
+  if (const std::optional<double> loss = complete() && validation_ ? validate(-1) : std::nullopt) {
     log_info("validate step: {:2}  loss: {:8.5f}  (nats a token, all held-out samples)", at_.step, *loss);
     if (config_.data.bigram) {
       const double bigram = data::Bigram(datasets_.train->corpus()).cross_entropy(datasets_.held_out->corpus());
       log_info("held-out loss {:.4f}, bigram model {:.4f} nats a token: better by {:.4f}", *loss, bigram, bigram - *loss);
     }
   }
-  if (complete && sample_step_) {
+  if (complete() && sample_step_) {
     const SampleOptions options{.tokens = config_.sampling.tokens, .temperature = config_.sampling.temperature,
                                 .seed = static_cast<uint64_t>(config_.sampling.seed)};
     const std::string text = sample(*sample_step_, *datasets_.tokenizer, batching_.context, config_.sampling.prompt, options);
     fmt::print("{}\n", printable(config_.sampling.prompt + text));
     std::fflush(stdout);
   }
-  if (complete && config_.checkpoint.last_save_in_hf) {
+  if (complete() && config_.checkpoint.last_save_in_hf) {
     const auto folder = std::filesystem::path(config_.dump_folder) / "hugging_face";
     export_hugging_face(folder, *model_);
     log_info("Hugging Face folder {}", folder.string());
   }
   print_stats("at the end");
-  const std::string why = complete ? "Training completed" : fmt::format("Stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
-  log_info("{}: step {} of {}, {} tokens seen, {} in steps; {}", why, at_.step, config_.training.steps, with_commas(at_.tokens),
-           duration(seconds_total_), state_checksums(collect_state(config_, *model_, *optimizer_, device_)));
+  if (interrupted()) signal = received_signal();
+  const std::string why = signal == 0 ? "Training completed" : fmt::format("Stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  log_info("{}: step {} of {}, {} tokens seen, {} in steps{}", why, at_.step, config_.training.steps, with_commas(at_.tokens),
+           duration(seconds_total_),
+           config_.debug.state_hash ? "; " + state_checksums(collect_state(config_, *model_, *optimizer_, device_)) : "");
+  return signal;
 }
 
 void Trainer::print_stats(std::string_view when) const {

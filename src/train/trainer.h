@@ -1,6 +1,6 @@
 // A training run from its configuration to its summary.
 //
-// Construction reads the data, makes the model, loads a checkpoint if there is one and compiles the step programs. run() then does
+// Construction reads the data, makes the model, loads a checkpoint if there is one and compiles the step programs. Trainer::run() then does
 // nothing but upload batches, replay programs and read their results, so that after the first step nothing is compiled.
 // One thread calls all of it; data and the engine have threads of their own.
 #pragma once
@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "checkpoint/folder.h"
 #include "models/model.h"
 #include "train/config.h"
 #include "train/datasets.h"
@@ -18,6 +17,7 @@
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/parallelism.h"
+#include "train/resume.h"
 #include "train/schedule.h"
 #include "train/step.h"
 
@@ -40,12 +40,16 @@ Degrees configured_degrees(const Config& config, const models::Model& model, int
 
 StepOptions step_options(const Config& config);
 
+// Trains to the last step or to a signal, which is returned (0: none came). A run that has reached its last step before says so, and
+// nothing else happens. NonFiniteError when a step is not finite.
+int run(const Config& config);
+
 class Trainer {
  public:
-  explicit Trainer(Config config);
+  Trainer(Config config, Beginning beginning);
 
-  // Trains to the last step, or to a signal. NonFiniteError when a step is not finite.
-  void run();
+  // As train::run.
+  int run();
 
  private:
   struct Cut {  // where the run stands between two steps
@@ -53,7 +57,9 @@ class Trainer {
     data::Cursor cursor;
   };
 
-  void resume();
+  // First values, or those of a checkpoint.
+  void load();
+  void resume(int64_t step);
   void prepare_programs();
   void train_step(const TokenBatch& batch, int64_t step, StepResult& result, std::optional<TokenBatch>& next);
   void log_step(int64_t step, const StepResult& result);
@@ -62,7 +68,8 @@ class Trainer {
   // Mean loss a token over the held-out samples, or over the first `batches` batches (-1: all). nullopt when a signal ended it.
   std::optional<double> validate(int64_t batches);
   void save();
-  void finish(int signal);
+  // What the run has to say at its end. Returns the signal that ended it, which may come only now.
+  int finish(int signal);
   void print_stats(std::string_view when) const;
   std::optional<TokenBatch> next_batch();
 
@@ -78,11 +85,12 @@ class Trainer {
   std::optional<SampleStep> sample_step_;
   std::optional<data::ValidationLoader> validation_;
   std::optional<data::Loader> loader_;
-  std::optional<checkpoint::Folder> checkpoints_;
+  Beginning beginning_;
   std::optional<MetricsFile> metrics_file_;
   Schedule schedule_;
   DeviceFacts device_facts_;
   StepOptions step_options_;
+  nn::AttentionUse attention_;  // of the training step
 
   Cut at_;
   int64_t first_step_ = 1, saved_step_ = 0;

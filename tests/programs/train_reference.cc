@@ -82,18 +82,19 @@ NamedTensors optimizer_steps(at::Device device, const SafetensorsReader& in) {
   train::Optimizer optimizer(train::optimizer_options(config.optimizer), train::group_hyperparameters(config.optimizer), targets);
 
   device::Capture update("reference", [&](const Tensors& inputs) -> Tensors {
-    Tensors gradients(inputs.begin() + 1, inputs.end());
+    const auto count = std::ssize(targets);
+    Tensors gradients(inputs.begin(), inputs.begin() + count);
     Tensors squares;
     for (const at::Tensor& g : gradients) squares.push_back((g * g).sum());
     const train::Clip clip = train::clip_factor(at::stack(squares), config.training.max_norm);
     for (at::Tensor& g : gradients) g = g * clip.factor;
-    optimizer.update(gradients, inputs[0], at::isfinite(clip.norm));
+    optimizer.update(gradients, {inputs.begin() + count, inputs.end()}, at::isfinite(clip.norm));
     return {clip.norm, clip.factor};
   });
   NamedTensors out;
   for (int64_t step = 1; in.tensors().contains(fmt::format("gradient.{}.{}", step, names.at(0))); ++step) {
     Tensors inputs = read(fmt::format("gradient.{}", step));
-    inputs.insert(inputs.begin(), optimizer.numbers(/*lr_factor=*/1.0 / static_cast<double>(step), step).to(device));
+    for (const at::Tensor& t : optimizer.inputs(/*lr_factor=*/1.0 / static_cast<double>(step), step)) inputs.push_back(t.to(device));
     const Tensors results = update(inputs);
     out.emplace_back(fmt::format("norm.{}", step), results[0].cpu());
     out.emplace_back(fmt::format("factor.{}", step), results[1].cpu());

@@ -89,8 +89,8 @@ def test_counts_by_hand(plan, tmp_path, config, topology, devices):
     assert max(used for _, used in got["memory"]["over_step"]) <= got["memory"]["total"]
     assert all(0 <= at <= 1 for at, _ in got["memory"]["over_step"])
     names = [b["name"] for b in got["memory"]["largest"]]
-    w13 = next(b for b in got["memory"]["largest"] if b["name"] == "layers.*.feed_forward.w13.weight")
-    assert {"layers.*.feed_forward.w13.weight, exp_avg", "layers.*.feed_forward.w13.weight, exp_avg_sq"} <= set(names)
+    w13 = next(b for b in got["memory"]["largest"] if b["name"] == "layers.*.feed_forward.{w1,w3}.weight")
+    assert {"layers.*.feed_forward.{w1,w3}.weight, exp_avg", "layers.*.feed_forward.{w1,w3}.weight, exp_avg_sq"} <= set(names)
     assert w13["kind"] == "parameters" and w13["bytes"] == 4 * counts.w13 // devices + w13["padding"]
     # Work.
     assert got["work"]["flops"] == pytest.approx(counts.flops(tokens // devices, context), rel=0.01)

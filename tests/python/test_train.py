@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 DEVICES = ["cpu", "tpu"]
+HASH = "--debug.state_hash"
 SMALL = """
 [model]
 flavor = "debug"
@@ -63,12 +64,13 @@ def read_jsonl(path):
 
 def test_devices_agree_and_tpu_repeats_bitwise(flambeau, config, tmp_path):
     def run(device, name):
-        out = flambeau("train", config, "--device", device, "--training.steps", "20", "--metrics.jsonl", f"{name}.jsonl")
+        out = flambeau("train", config, "--device", device, "--training.steps", "20", "--metrics.jsonl", f"{name}.jsonl", HASH)
         return read_jsonl(tmp_path / f"{name}.jsonl"), checksums(out.stderr)
 
     (cpu, _), (tpu, sums), (again, sums_again) = run("cpu", "a"), run("tpu", "b"), run("tpu", "c")
     assert [line["step"] for line in cpu] == list(range(1, 21))
-    assert set(cpu[0]) == {"step", "loss", "grad_norm", "lr", "tps", "step_time_s", "mfu", "memory_gib"}
+    assert set(cpu[0]) == {"step", "loss", "grad_norm", "lr", "tps", "step_time_s", "mfu", "mfu_causal", "memory_gib", "attention"}
+    assert {line["attention"] for line in cpu + tpu} == {"dense"}
     for a, b, c in zip(cpu, tpu, again):
         assert abs(a["loss"] - b["loss"]) <= 2e-6 * abs(a["loss"]), a["step"]
         assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-5 * a["grad_norm"], a["step"]
@@ -124,9 +126,11 @@ def test_layouts_of_layers_write_the_same_files(flambeau, config, tmp_path, devi
             assert float(line["loss"]) == pytest.approx(float(whole[step]["loss"]), rel=3e-6, abs=1e-5), step
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_path, device):
-    arguments = ["train", str(config), "--device", device, "--checkpoint.enable", "--checkpoint.interval", "5", "--metrics.jsonl", "m.jsonl"]
+@pytest.mark.parametrize("device, more", [("cpu", []), ("tpu", []), ("tpu", [
+    "--model.scan", "--optimizer.state_dtype", "bfloat16", "--optimizer.param_groups", "[{pattern = 'norm|wq', name = 'SGD', momentum = 0.9}]"])])
+def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_path, device, more):
+    arguments = ["train", str(config), "--device", device, "--checkpoint.enable", "--checkpoint.interval", "5", "--metrics.jsonl", "m.jsonl",
+                 HASH, *more]
     whole = flambeau(*arguments, "--dump_folder", "whole")
     assert "Training completed: step 12" in whole.stderr
 
@@ -147,6 +151,9 @@ def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_p
     assert [line["step"] for line in read_jsonl(tmp_path / "m.jsonl")] == list(range(1, 13))
     inspected = flambeau("checkpoint", "killed/checkpoint/step-12")
     assert checksums(inspected.stdout) == checksums(whole.stderr)
+    again = flambeau(*arguments, "--dump_folder", "killed").stderr  # nothing is loaded, compiled or evaluated for it
+    assert "Nothing to do: the run in killed has reached step 12, and training.steps is 12; raise it to go on" in again
+    assert "device:" not in again and "Training completed" not in again
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -158,7 +165,7 @@ def test_signals_end_after_the_step_with_a_checkpoint(flambeau, flambeau_path, c
             break
     process.send_signal(number)
     rest = process.stderr.read()
-    assert process.wait(60) == 0
+    assert process.wait(60) == 128 + number  # as shells say of what a signal ended
     step = int(re.search(rf"Stopped by {number.name}: step (\d+) of 100000", rest)[1])
     assert step >= 3
     assert f"step {step}," in flambeau("checkpoint", f"outputs/checkpoint/step-{step}").stdout
@@ -184,20 +191,64 @@ def test_nan_stops_the_run_with_the_checkpoint_intact(flambeau, config, tmp_path
 
 
 def test_going_back_sets_later_checkpoints_aside(flambeau, config, tmp_path):
-    arguments = ["train", config, "--device", "cpu", "--checkpoint.enable", "--checkpoint.interval", "2"]
+    arguments = ["train", config, "--device", "cpu", "--checkpoint.enable", "--checkpoint.interval", "2", HASH]
+    folder = tmp_path / "outputs/checkpoint"
+
+    def names():
+        return {p.name for p in folder.iterdir()} - {".lock"}
+
     whole = flambeau(*arguments, "--training.steps", "6", "--lr_scheduler.total_steps", "12")
-    again = flambeau(*arguments, "--training.steps", "6", "--lr_scheduler.total_steps", "12", "--checkpoint.load_step", "2")
+    back = [*arguments, "--training.steps", "6", "--lr_scheduler.total_steps", "12", "--checkpoint.load_step", "2"]
+    again = flambeau(*back)
     assert "Training starts at step 3" in again.stderr and checksums(again.stderr) == checksums(whole.stderr)
-    names = {p.name for p in (tmp_path / "outputs/checkpoint").iterdir()} - {".lock"}
-    assert names == {"step-2", "step-4", "step-6", "abandoned-step-4", "abandoned-step-6"}
-    (tmp_path / "outputs/checkpoint/step-6").rename(tmp_path / "outputs/checkpoint/step-9")
+    assert "warning: going back to step 2: the checkpoints after it are set aside as abandoned-step-4, abandoned-step-6" in again.stderr
+    assert names() == {"step-2", "step-4", "step-6", "abandoned-step-4", "abandoned-step-6"}
+    # Whatever restarts a run gives the same command line: it goes back once.
+    restarted = flambeau(*back, "--training.steps", "8")
+    assert "Training starts at step 7" in restarted.stderr
+    assert "warning: continuing from step 6, the newest: this run has gone back to step 2 before" in restarted.stderr
+    assert "abandoned-step-4.2" not in names()
+    # Another step is another wish.
+    assert "Training starts at step 5" in flambeau(*arguments, "--training.steps", "6", "--checkpoint.load_step", "4").stderr
+    (folder / "step-6").rename(folder / "step-9")
     assert "expected the state of step 9, got that of step 6" in flambeau(*arguments, code=2).stderr
 
 
+def test_load_step_in_a_file_does_not_send_a_run_back(flambeau, config, tmp_path):
+    config.write_text(config.read_text() + "[checkpoint]\nenable = true\ninterval = 2\nload_step = 2\n")
+    arguments = ["train", config, "--device", "cpu"]
+    assert "checkpoint.load_step: expected one of the saved steps [], got 2" in flambeau(*arguments, code=2).stderr
+    flambeau(*arguments, "--training.steps", "2", "--checkpoint.load_step", "-1")
+    first = flambeau(*arguments, "--training.steps", "4").stderr
+    assert "Training starts at step 3" in first and "warning" not in first
+    second = flambeau(*arguments, "--training.steps", "6").stderr
+    assert "Training starts at step 5" in second
+    assert re.search(r"warning: continuing from step 4, the newest: checkpoint.load_step = 2 in .*small.toml .*--checkpoint.load_step 2", second)
+    assert {p.name for p in (tmp_path / "outputs/checkpoint").iterdir()} - {".lock"} == {"step-2", "step-4", "step-6"}
+
+
+def test_a_resumed_optimizer_is_the_same(flambeau, config):
+    arguments = ["train", config, "--device", "cpu", "--checkpoint.enable"]
+    flambeau(*arguments, "--training.steps", "1")
+    for change, words in [(["--optimizer.name", "SGD"], ["made with, AdamW, got SGD", "set its name", "initial_load_path"]),
+                          (["--optimizer.state_dtype", "bfloat16"], ["optimizer.state_dtype", "float32, got bfloat16"]),
+                          (["--optimizer.param_groups", "[{pattern = 'wq', lr = 1e-2}]"], ["groups of parameters", "1 of them, got 2"])]:
+        message = flambeau(*arguments, "--training.steps", "2", *change, code=2).stderr.splitlines()[-1]
+        assert all(word in message for word in ["outputs/checkpoint/step-1", *words]), message
+    flambeau(*arguments, "--training.steps", "2", "--optimizer.lr", "1e-4")  # numbers may change
+
+
+def test_keys_without_effect_are_said(flambeau, config):
+    out = flambeau("check", config, "--optimizer.name", "SGD", "--optimizer.beta1", "0.9").stderr
+    assert "warning: optimizer.beta1 has no effect: no parameter is updated by AdamW or Adam" in out
+    assert "warning" not in flambeau("check", config, "--optimizer.beta1", "0.9").stderr
+
+
 def test_hugging_face_folder_goes_out_and_in(flambeau, config, tmp_path):
-    first = flambeau("train", config, "--device", "cpu", "--training.steps", "2", "--checkpoint.last_save_in_hf", "--dump_folder", "a")
+    first = flambeau("train", config, "--device", "cpu", "--training.steps", "2", "--checkpoint.last_save_in_hf", "--dump_folder", "a", HASH)
     second = flambeau("train", config, "--device", "cpu", "--training.steps", "1", "--optimizer.lr", "0", "--checkpoint.initial_load_path",
-                      "a/hugging_face", "--checkpoint.initial_load_in_hf")
+                      "a/hugging_face", "--checkpoint.initial_load_in_hf", HASH)
+    assert not re.search("parameters [0-9a-f]{16}", flambeau("train", config, "--device", "cpu", "--training.steps", "1").stderr), "not asked for"
     assert checksums(first.stderr).split(",")[0] == checksums(second.stderr).split(",")[0]
 
 

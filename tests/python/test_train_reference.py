@@ -128,15 +128,15 @@ def test_hugging_face_opens_what_is_exported(root, flambeau, tmp_path, family, a
     assert_model_equals(model, root, tmp_path, family, "cpu")
 
 
-def torch_optimizer(name, values, groups):
-    """torch.optim's optimizer of `name` over [(parameters, own values)]."""
-    def options(v):
+def torch_optimizers(name, values, groups):
+    """torch.optim's optimizers over [(parameters, own values)], one a group: of `name`, or of the group's own."""
+    def options(name, v):
         common = {"lr": v["lr"], "weight_decay": v["weight_decay"]}
         if name == "SGD":
             return {**common, "momentum": v["momentum"], "dampening": v["dampening"], "nesterov": v["nesterov"]}
         return {**common, "betas": (v["beta1"], v["beta2"]), "eps": v["eps"]}
 
-    return getattr(torch.optim, name)([{"params": p, **options({**values, **own})} for p, own in groups])
+    return [getattr(torch.optim, own.get("name", name))([{"params": p, **options(own.get("name", name), {**values, **own})}]) for p, own in groups]
 
 
 USUAL = {"lr": 3e-3, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.0, "dampening": 0.0, "nesterov": False}
@@ -149,6 +149,8 @@ OPTIMIZERS = {
     "SGD": ("SGD", {}, {}),
     "SGD momentum": ("SGD", {"momentum": 0.9, "dampening": 0.25}, {}),
     "SGD nesterov groups": ("SGD", {"momentum": 0.9, "nesterov": True}, {**GROUPS, "d": {"momentum": 0.5}}),
+    "AdamW, SGD for some": ("AdamW", {}, {"a": {"name": "SGD", "lr": 1e-2, "momentum": 0.9}, "b": {"name": "SGD", "weight_decay": 0.0}}),
+    "SGD with momentum, Adam and AdamW for some": ("SGD", {"momentum": 0.9, "nesterov": True}, {"a": {"name": "Adam"}, "c": {"name": "AdamW", "beta1": 0.5}}),
     "SGD one group without momentum": ("SGD", {"momentum": 0.9, "dampening": 0.25}, {"c": {"momentum": 0.0}}),
 }
 
@@ -156,7 +158,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout, case", [
     *(("apart", case) for case in OPTIMIZERS),
-    *(("stacked", case) for case in OPTIMIZERS if "group" in case),
+    *(("stacked", case) for case in OPTIMIZERS if "group" in case or "some" in case),
     *(("bfloat16 states", case) for case in ("AdamW", "SGD momentum"))])
 def test_optimizers_and_clipping_equal_torch(root, tmp_path, device, case, layout):
     torch.manual_seed(1)
@@ -170,22 +172,17 @@ def test_optimizers_and_clipping_equal_torch(root, tmp_path, device, case, layou
     members = [[] for _ in range(len(groups) + 1)]
     for key, p in parameters.items():
         members[next((i for i, pattern in enumerate(groups) if re.search(pattern, key)), -1)].append(p)
-    optimizer = torch_optimizer(name, values, [(m, own) for m, own in zip(members, [*groups.values(), {}]) if m])
-    rates = [g["lr"] for g in optimizer.param_groups]
+    optimizers = torch_optimizers(name, values, [(m, own) for m, own in zip(members, [*groups.values(), {}]) if m])
+    rates = [o.param_groups[0]["lr"] for o in optimizers]
     norms = []
     for step in range(1, 11):
         for key, p in parameters.items():
             p.grad = torch.randn_like(p) * step / 10
             tensors[f"gradient.{step}.{key}"] = p.grad.clone()
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), max_norm))
-        for g, rate in zip(optimizer.param_groups, rates):
-            g["lr"] = rate / step  # one schedule for all groups
-        optimizer.step()
-        if layout == "bfloat16 states":  # rounded between steps, as they are stored
-            for state in optimizer.state.values():
-                for part in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
-                    if state.get(part) is not None:
-                        state[part].copy_(state[part].bfloat16())
+        for o, rate in zip(optimizers, rates):
+            o.param_groups[0]["lr"] = rate / step  # one schedule for all groups
+            o.step()
 
     def literal(value):
         return str(value).lower() if isinstance(value, bool) else repr(value)
@@ -194,7 +191,7 @@ def test_optimizers_and_clipping_equal_torch(root, tmp_path, device, case, layou
     lines += [f"{key} = {literal(value)}" for key, value in values.items()]
     lines += [f'state_dtype = "{"bfloat16" if layout == "bfloat16 states" else "float32"}"']
     for pattern, own in groups.items():
-        lines += ["[[optimizer.param_groups]]", f"pattern = '{pattern}'", *(f"{key} = {value}" for key, value in own.items())]
+        lines += ["[[optimizer.param_groups]]", f"pattern = '{pattern}'", *(f"{key} = {value!r}" for key, value in own.items())]
     (tmp_path / "config.toml").write_text("\n".join(lines))
 
     got = run_program(root, tmp_path, "optimizer", device, tensors, {"config": tmp_path / "config.toml", "stacked": int(layout == "stacked")})
@@ -202,7 +199,7 @@ def test_optimizers_and_clipping_equal_torch(root, tmp_path, device, case, layou
     for step, norm in enumerate(norms, 1):
         assert_close(got[f"norm.{step}"], norm, 1e-6, f"norm of step {step}")
         assert_close(got[f"factor.{step}"], torch.clamp(max_norm / (norm + 1e-6), max=1.0), 1e-6, f"factor of step {step}")
-    # A float32 difference may round a state to the neighbouring bfloat16: 2^-8 of a step, of 10 steps of about lr.
-    tolerance = 1e-4 if layout == "bfloat16 states" else 1e-6
+    # Rounded stochastically, a state is within 2^-7 of itself: so far is each of 10 steps, of up to lr / n times the largest gradient.
+    tolerance = 1e-3 if layout == "bfloat16 states" else 1e-6
     for key, p in parameters.items():
         assert_close(got[f"parameter.{key}"], p.detach(), tolerance, key)

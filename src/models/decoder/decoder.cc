@@ -20,21 +20,26 @@ using nn::Init;
 using spmd::shard_hint;
 
 void Decoder::Layer::declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& c) {
-  const int64_t G = c.heads / c.kv_heads, E = c.head_dim;
+  const int64_t D = c.dim, K = c.kv_heads, G = c.heads / K, E = c.head_dim, F = c.ffn_dim;
+  const std::string attention = prefix + ".attention.", feed_forward = prefix + ".feed_forward.";
   // Projections into the residual stream, and w3, start smaller the deeper the layer: variance then stays bounded.
   const double depth = 1 / std::sqrt(2.0 * static_cast<double>(index + 1));
-  list.add(prefix + ".attention_norm.weight", attention_norm, {c.dim}, Init::ones());
-  list.add(prefix + ".attention.qkv.weight", qkv, {c.kv_heads, G + 2, E, c.dim}, Init::normal(0.02, 2));
+  list.add(prefix + ".attention_norm.weight", attention_norm, {D}, Init::ones());
+  list.add_fused(attention + "qkv.weight", qkv, {K, G + 2, E, D}, 1,
+                 {{attention + "wq.weight", G, {K * G * E, D}},
+                  {attention + "wk.weight", 1, {K * E, D}},
+                  {attention + "wv.weight", 1, {K * E, D}}}, Init::normal(0.02, 2));
   if (c.qk_norm) {
-    list.add(prefix + ".attention.q_norm.weight", q_norm, {E}, Init::ones());
-    list.add(prefix + ".attention.k_norm.weight", k_norm, {E}, Init::ones());
+    list.add(attention + "q_norm.weight", q_norm, {E}, Init::ones());
+    list.add(attention + "k_norm.weight", k_norm, {E}, Init::ones());
   }
-  list.add(prefix + ".attention.wo.weight", wo, {c.dim, c.heads * E}, Init::normal(0.02 * depth, 2));
-  list.add(prefix + ".ffn_norm.weight", ffn_norm, {c.dim}, Init::ones());
+  list.add(attention + "wo.weight", wo, {D, c.heads * E}, Init::normal(0.02 * depth, 2));
+  list.add(prefix + ".ffn_norm.weight", ffn_norm, {D}, Init::ones());
   Init w13_init = Init::normal(0.02, 2);
   w13_init.part_scale = {1, depth};
-  list.add(prefix + ".feed_forward.w13.weight", w13, {2, c.ffn_dim, c.dim}, std::move(w13_init));
-  list.add(prefix + ".feed_forward.w2.weight", w2, {c.dim, c.ffn_dim}, Init::normal(0.02 * depth, 2));
+  list.add_fused(feed_forward + "w13.weight", w13, {2, F, D}, 0,
+                 {{feed_forward + "w1.weight", 1, {F, D}}, {feed_forward + "w3.weight", 1, {F, D}}}, std::move(w13_init));
+  list.add(feed_forward + "w2.weight", w2, {D, F}, Init::normal(0.02 * depth, 2));
 }
 
 Decoder::Decoder(std::string family, DecoderConfig config)
@@ -48,7 +53,7 @@ Decoder::Decoder(std::string family, DecoderConfig config)
   layers_.declare(parameters_, "layers", config_);
   parameters_.add("norm.weight", norm_, {config_.dim}, Init::ones());
   if (!config_.tied) {
-    parameters_.add("output.weight", head_, {config_.vocab_size, config_.dim}, head_init);
+    parameters_.add("lm_head.weight", head_, {config_.vocab_size, config_.dim}, head_init, {}, /*key=*/"output.weight");
   }
   parameters_.set_axes(decoder_axes());
 }
@@ -87,7 +92,7 @@ at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD,
                                     const nn::Attention& attention) const {
   const Scope scope("attention");
   const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.attention_norm, config_.norm_epsilon));
-  const at::Tensor qkv_BSKPE = shard_hint(project("qkv", h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
+  const at::Tensor qkv_BSKPE = shard_hint(project("wq_wk_wv", h_BSD, layer.qkv), {"batch", "sequence", "kv_heads", "", ""});
   const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   const auto [q, k, v] = config_.qk_norm
                              ? nn::split_qkv_norm_rope(qkv_BSKPE, layer.q_norm, layer.k_norm, config_.norm_epsilon, table, scale)
@@ -99,7 +104,7 @@ at::Tensor Decoder::attention_block(const Layer& layer, const at::Tensor& x_BSD,
 at::Tensor Decoder::feed_forward_block(const Layer& layer, const at::Tensor& x_BSD) const {
   const Scope scope("feed_forward");
   const at::Tensor h_BSD = split_input(nn::rms_norm(x_BSD, layer.ffn_norm, config_.norm_epsilon));
-  const at::Tensor h_BS2F = shard_hint(project("w13", h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
+  const at::Tensor h_BS2F = shard_hint(project("w1_w3", h_BSD, layer.w13), {"batch", "sequence", "", "ffn"});
   return summed_output(project("w2", nn::swiglu(h_BS2F), layer.w2));
 }
 

@@ -1,9 +1,10 @@
-// The decoder under Hugging Face's names and shapes.
-//
-// Both sides turn head elements i and i + head_dim / 2 together, so rows keep their order; only the fused projections are
-// taken apart: qkv [K, G + 2, E, D] into q [H E, D], k and v [K E, D], and w13 [2, F, D] into gate and up.
+// The decoder under Hugging Face's names. Shapes are the same, and so is the order of rows: both sides turn head elements i and
+// i + head_dim / 2 together.
+#include <algorithm>
 #include <map>
-#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -52,65 +53,45 @@ class Source {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-std::string layer_name(int64_t index) { return fmt::format("model.layers.{}.", index); }
+// Within a layer, and outside of the layers.
+constexpr std::pair<std::string_view, std::string_view> kOfLayers[] = {
+    {"attention_norm", "input_layernorm"}, {"attention.wq", "self_attn.q_proj"},     {"attention.wk", "self_attn.k_proj"},
+    {"attention.wv", "self_attn.v_proj"},  {"attention.q_norm", "self_attn.q_norm"}, {"attention.k_norm", "self_attn.k_norm"},
+    {"attention.wo", "self_attn.o_proj"},  {"ffn_norm", "post_attention_layernorm"}, {"feed_forward.w1", "mlp.gate_proj"},
+    {"feed_forward.w3", "mlp.up_proj"},    {"feed_forward.w2", "mlp.down_proj"},
+};
+constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+    {"tok_embeddings", "model.embed_tokens"}, {"norm", "model.norm"}, {"lm_head", "lm_head"}};
+
+std::string theirs(std::span<const std::pair<std::string_view, std::string_view>> table, std::string_view ours) {
+  const auto found = std::ranges::find(table, ours, &std::pair<std::string_view, std::string_view>::first);
+  FLAMBEAU_CHECK(found != table.end(), "each parameter has a name of Hugging Face's");
+  return std::string(found->second);
+}
+
+// "layers.3.attention.wq.weight" -> "model.layers.3.self_attn.q_proj.weight"
+std::string hugging_face_name(std::string_view ours) {
+  constexpr std::string_view kLayers = "layers.", kWeight = ".weight";
+  const std::string_view stem = ours.substr(0, ours.size() - kWeight.size());
+  if (!ours.starts_with(kLayers)) return theirs(kOthers, stem) + std::string(kWeight);
+  const size_t dot = stem.find('.', kLayers.size());
+  return fmt::format("model.{}.{}{}", stem.substr(0, dot), theirs(kOfLayers, stem.substr(dot + 1)), kWeight);
+}
 
 }  // namespace
 
 NamedTensors Decoder::to_hugging_face(const std::vector<at::Tensor>& like_parameters) const {
   FLAMBEAU_CHECK(like_parameters.size() == parameters_.size(), "one tensor a parameter");
-  const int64_t D = config_.dim, G = config_.heads / config_.kv_heads;
-  size_t next = 0;
-  const auto take = [&] { return like_parameters[next++].detach(); };
-  const auto matrix = [&](const at::Tensor& t) { return t.reshape({-1, D}); };
-
   NamedTensors out;
-  out.emplace_back("model.embed_tokens.weight", take());
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    const std::string name = layer_name(i);
-    out.emplace_back(name + "input_layernorm.weight", take());
-    const at::Tensor qkv = take();
-    out.emplace_back(name + "self_attn.q_proj.weight", matrix(qkv.narrow(1, 0, G)));
-    out.emplace_back(name + "self_attn.k_proj.weight", matrix(qkv.select(1, G)));
-    out.emplace_back(name + "self_attn.v_proj.weight", matrix(qkv.select(1, G + 1)));
-    if (config_.qk_norm) {
-      out.emplace_back(name + "self_attn.q_norm.weight", take());
-      out.emplace_back(name + "self_attn.k_norm.weight", take());
-    }
-    out.emplace_back(name + "self_attn.o_proj.weight", take());
-    out.emplace_back(name + "post_attention_layernorm.weight", take());
-    const at::Tensor w13 = take();
-    out.emplace_back(name + "mlp.gate_proj.weight", w13.select(0, 0));
-    out.emplace_back(name + "mlp.up_proj.weight", w13.select(0, 1));
-    out.emplace_back(name + "mlp.down_proj.weight", take());
-  }
-  out.emplace_back("model.norm.weight", take());
-  if (!config_.tied) out.emplace_back("lm_head.weight", take());
+  for (size_t i = 0; i < like_parameters.size(); ++i)
+    out.emplace_back(hugging_face_name(parameters_.all()[i].name), like_parameters[i].detach());
   return out;
 }
 
 std::vector<at::Tensor> Decoder::from_hugging_face(const NamedTensors& tensors) const {
-  const int64_t D = config_.dim, K = config_.kv_heads, G = config_.heads / K, E = config_.head_dim, F = config_.ffn_dim;
   Source source(family_, tensors);
   std::vector<at::Tensor> out;
-  out.push_back(source.take("model.embed_tokens.weight", {config_.vocab_size, D}));
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    const std::string name = layer_name(i);
-    out.push_back(source.take(name + "input_layernorm.weight", {D}));
-    out.push_back(at::cat({source.take(name + "self_attn.q_proj.weight", {K * G * E, D}).view({K, G, E, D}),
-                           source.take(name + "self_attn.k_proj.weight", {K * E, D}).view({K, 1, E, D}),
-                           source.take(name + "self_attn.v_proj.weight", {K * E, D}).view({K, 1, E, D})}, 1));
-    if (config_.qk_norm) {
-      out.push_back(source.take(name + "self_attn.q_norm.weight", {E}));
-      out.push_back(source.take(name + "self_attn.k_norm.weight", {E}));
-    }
-    out.push_back(source.take(name + "self_attn.o_proj.weight", {D, K * G * E}));
-    out.push_back(source.take(name + "post_attention_layernorm.weight", {D}));
-    out.push_back(at::stack({source.take(name + "mlp.gate_proj.weight", {F, D}),
-                             source.take(name + "mlp.up_proj.weight", {F, D})}));
-    out.push_back(source.take(name + "mlp.down_proj.weight", {D, F}));
-  }
-  out.push_back(source.take("model.norm.weight", {D}));
-  if (!config_.tied) out.push_back(source.take("lm_head.weight", {config_.vocab_size, D}));
+  for (const nn::Parameter& p : parameters_) out.push_back(source.take(hugging_face_name(p.name), p.shape));
   source.expect_empty(config_.tied);
   return out;
 }

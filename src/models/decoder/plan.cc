@@ -18,7 +18,7 @@ std::span<const nn::AxesRule> decoder_axes() {
       {"layers.*.feed_forward.w13.weight", {"", "ffn", "embed"}},
       {"layers.*.feed_forward.w2.weight", {"embed", "ffn"}},
       {"norm.weight", {"embed"}},
-      {"output.weight", {"vocab", "embed"}},
+      {"lm_head.weight", {"vocab", "embed"}},
   };
   return rules;
 }

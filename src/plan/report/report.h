@@ -21,7 +21,7 @@ enum class MemoryKind { Parameters, Gradients, OptimizerStates, Batch, SavedActi
 std::string_view name_of(MemoryKind kind);  // "saved activations"
 
 struct Buffer {
-  std::string name;      // the model's own: "layers.feed_forward.w13.weight, exp_avg", "layers/attention/qkv"
+  std::string name;      // the model's own: "layers.*.feed_forward.{w1,w3}.weight, exp_avg", "layers/attention/wo"
   MemoryKind kind = MemoryKind::Temporaries;
   std::string shape;     // "f32[32,2,14336,256]", one device's part
   int64_t bytes = 0;     // as it lies in memory

@@ -50,8 +50,8 @@ Report fitting() {
   r.memory.largest = {
       {"activations of layers", MemoryKind::SavedActivations, "bf16[32,1,8192,4096]", 2048 * kMiB, 0, true},
       {"logits", MemoryKind::Temporaries, "f32[1,2048,128256]", 1002 * kMiB, 2 * kMiB, false},
-      {"layers.feed_forward.w13.weight, exp_avg", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0, true},
-      {"layers.feed_forward.w13.weight, exp_avg_sq", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0,
+      {"layers.*.feed_forward.{w1,w3}.weight, exp_avg", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0, true},
+      {"layers.*.feed_forward.{w1,w3}.weight, exp_avg_sq", MemoryKind::OptimizerStates, "f32[32,2,14336,256]", 896 * kMiB, 0,
        true}};
   r.memory.over_step = {{0, 5744 * kMiB},    {0.1, 6000 * kMiB},  {0.35, 9000 * kMiB}, {0.45, 11000 * kMiB},
                         {0.5, 13085 * kMiB}, {0.6, 11500 * kMiB}, {0.8, 9700 * kMiB},  {0.95, 7700 * kMiB}};
@@ -248,8 +248,8 @@ Largest buffers: 4.73 GiB together
    GiB  peak  kind               shape                 name
   2.00  yes   saved activations  bf16[32,1,8192,4096]  activations of layers
   0.98  no    temporaries        f32[1,2048,128256]    logits
-  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.feed_forward.w13.weight, exp_avg
-  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.feed_forward.w13.weight, exp_avg_sq
+  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.*.feed_forward.{w1,w3}.weight, exp_avg
+  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.*.feed_forward.{w1,w3}.weight, exp_avg_sq
 
 HBM over the step: 5.61 to 12.78 GiB, most at 50.0% of the schedule
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▆▆▆▆▆█████████▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▃▃▃▃▃
