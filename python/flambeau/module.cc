@@ -1,4 +1,5 @@
 // The extension module flambeau._C: what Python needs beside the registered device itself.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -9,6 +10,8 @@
 #include "base/error.h"
 #include "device/capture.h"
 #include "device/device.h"
+#include "device/errors.h"
+#include "device/fallback.h"
 #include "flambeau_version.h"
 #include "runtime/engine.h"
 
@@ -17,11 +20,16 @@ namespace py = pybind11;
 namespace flambeau {
 namespace {
 
+constexpr std::pair<std::string_view, device::FallbackMode> kFallbackModes[] = {
+    {"warn", device::FallbackMode::Warn}, {"silent", device::FallbackMode::Silent}, {"error", device::FallbackMode::Error}};
+
 void translate(std::exception_ptr pointer) {
   try {
     std::rethrow_exception(pointer);
   } catch (const NotImplemented& error) {
     PyErr_SetString(PyExc_NotImplementedError, error.what());
+  } catch (const OutOfRange& error) {
+    PyErr_SetString(PyExc_IndexError, error.what());
   } catch (const InvalidArgument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
   } catch (const IoError& error) {
@@ -92,6 +100,60 @@ void stop_autograd_threads() {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // stop() returns before the threads have had the lock
 }
 
+struct Line {
+  std::string file;
+  int number = 0;
+};
+
+// The innermost line of Python that belongs to neither PyTorch nor us; the innermost of all where all do. Needs the interpreter's lock.
+std::optional<Line> user_frame() {
+  py::error_scope kept;
+  static const auto* packages = new std::vector<std::string>{
+      py::str(py::module_::import("os").attr("path").attr("dirname")(py::module_::import("torch").attr("__file__"))),
+      py::str(py::module_::import("os").attr("path").attr("dirname")(py::module_::import("flambeau").attr("__file__")))};
+  std::optional<Line> innermost;
+  auto frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  while (frame) {
+    auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
+    const Line line{py::str(code.attr("co_filename")), PyFrame_GetLineNumber(raw)};
+    if (std::ranges::none_of(*packages, [&](const std::string& folder) { return line.file.starts_with(folder + "/"); })) return line;
+    if (!innermost) innermost = line;
+    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+  }
+  return innermost;
+}
+
+std::string python_line() {
+  if (!Py_IsInitialized()) return {};
+  py::gil_scoped_acquire lock;
+  const std::optional<Line> line = user_frame();
+  return line ? fmt::format("{}:{}", line->file, line->number) : "";
+}
+
+// A UserWarning at the user's line.
+void python_warning(const std::string& text) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire lock;
+  const Line line = user_frame().value_or(Line{"<no Python>", 0});
+  if (PyErr_WarnExplicit(PyExc_UserWarning, text.c_str(), line.file.c_str(), line.number, nullptr, nullptr) == 0) return;
+  python_error raised;  // warnings are errors
+  raised.persist();
+  throw raised;
+}
+
+device::FallbackMode fallback_mode(const std::string& name) {
+  for (const auto& [known, mode] : kFallbackModes)
+    if (name == known) return mode;
+  raise<InvalidArgument>("[set_fallback] expected \"warn\", \"silent\" or \"error\", got \"{}\"", name);
+}
+
+std::string fallback_name() {
+  for (const auto& [name, mode] : kFallbackModes)
+    if (mode == device::fallback_mode()) return std::string(name);
+  FLAMBEAU_CHECK(false, "every mode has a name");
+}
+
 template <class F>
 auto without_lock(F&& f) {
   py::gil_scoped_release release;
@@ -107,6 +169,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("__version__") = FLAMBEAU_VERSION;
   m.def("initialize", [](const std::string& plugin) { device::initialize({.plugin = plugin}); }, py::arg("plugin") = "");
   m.def("start", [] { without_lock([] { runtime::Engine::get(); }); });
+  m.def("is_available", [] { return without_lock([] { return device::is_available(); }); });
   m.def("started", &runtime::Engine::started);
   m.def("in_bad_fork", &runtime::Engine::in_bad_fork);
   m.def("platform", &platform);
@@ -117,6 +180,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("stop_autograd_threads", [] { without_lock([] { stop_autograd_threads(); }); });
   m.def("set_debug", [](bool on) { runtime::Engine::get().set_debug(on); });
   m.def("debug", [] { return runtime::Engine::started() && runtime::Engine::get().debug(); });
+  m.def("fallbacks", &device::fallbacks);
+  m.def("set_fallback", [](const std::string& mode) { device::set_fallback(fallback_mode(mode)); });
+  m.def("fallback", &fallback_name);
+  device::set_line_source(&python_line);
+  device::set_warner(&python_warning);
   m.def("default_generator", [] { return device::default_generator(); });
   py::class_<device::Capture>(m, "Capture")
       .def(py::init(&make_capture), py::arg("name"), py::arg("fn"))

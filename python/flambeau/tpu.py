@@ -1,5 +1,7 @@
 """The module ``torch.tpu``: the device's state, memory and random numbers."""
 
+import os
+
 import torch
 
 from flambeau import _C
@@ -7,11 +9,7 @@ from flambeau import _C
 
 def is_available():
     """Whether a plugin was found and offers a device."""
-    try:
-        _C.start()
-    except (RuntimeError, ValueError, OSError):
-        return False
-    return True
+    return _C.is_available()
 
 
 def is_initialized():
@@ -37,18 +35,26 @@ def current_device():
     return 0
 
 
+def _check(device):
+    """Raises unless ``device`` (an index, a name, a torch.device or None) is the device that there is."""
+    device = torch.device("tpu", device) if isinstance(device, int) else torch.device("tpu" if device is None else device)
+    if device.type != "tpu":
+        raise ValueError(f"expected a tpu device, got {device}")
+    if device.index not in (None, 0):
+        raise RuntimeError(f"[tpu] expected tpu:0, got {device}; there is 1 tpu device, in front of all chips of the process")
+
+
 def set_device(device):
-    """Accepts any local rank of a launcher: each process has one logical device."""
-    wanted = torch.device("tpu", device) if isinstance(device, int) else torch.device(device)
-    if wanted.type != "tpu":
-        raise ValueError(f"expected a tpu device or a local rank, got {device!r}")
+    """Accepts the one device. Under a launcher (``LOCAL_RANK``) also that rank's index: each process has one logical device."""
+    if str(device).removeprefix("tpu:") != os.environ.get("LOCAL_RANK"):
+        _check(device)
 
 
 class device:  # noqa: N801 (the name that torch.cuda.device has)
     """Context manager of the current device. There is one, so nothing changes."""
 
-    def __init__(self, index):
-        self.index = index
+    def __init__(self, device):
+        _check(device)
 
     def __enter__(self):
         return self
@@ -162,3 +168,19 @@ class eager_mode:  # noqa: N801
     def __exit__(self, *exception):
         _C.set_debug(self._before)
         return False
+
+
+def fallbacks():
+    """How often each op that the device lacks has run on the CPU, by its name: ``{"aten::histc": 2}``."""
+    return _C.fallbacks()
+
+
+def set_fallback(mode):
+    """What happens when an op is not there, or not for what it is given: ``"warn"`` (default; it runs on the CPU and says so once an op),
+    ``"silent"`` (it runs on the CPU) or ``"error"`` (NotImplementedError)."""
+    _C.set_fallback(mode)
+
+
+def get_fallback():
+    """The mode that set_fallback() has set."""
+    return _C.fallback()

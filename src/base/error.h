@@ -26,6 +26,12 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
+// An index or a dimension that is not there. IndexError in Python.
+class OutOfRange : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 // Flambeau does not do this yet. NotImplementedError in Python.
 class NotImplemented : public Error {
  public:

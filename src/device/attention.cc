@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "device/errors.h"
+#include "device/edge.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -44,7 +44,7 @@ Results fused_attention(const at::Tensor& query, const at::Tensor& key, const at
 
 void register_attention() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  library->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(Edge<&fused_attention>::call));
+  serve<"_scaled_dot_product_fused_attention_overrideable", &fused_attention>(*library);
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
 }
 

@@ -52,7 +52,7 @@ struct Capture::Impl {
       hlo::Type type = ref_of(input).type();
       placeholders.push_back(make_tensor(recording.add_input(type, Engine::sharding_of(ref_of(input))), type));
     }
-    std::vector<at::Tensor> results = fn(placeholders);
+    std::vector<at::Tensor> results = without_bits(fn(placeholders));
     return recording.finish(refs_of(results, fmt::format("the results of '{}'", name)));
   }
 
@@ -124,8 +124,9 @@ void Capture::prepare(const std::vector<at::Tensor>& example_inputs) {
   impl_->accepted = true;
 }
 
-std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& inputs) {
-  if (runs_on_host(inputs) || Engine::current()) return impl_->fn(inputs);  // inside another capture: a part of it
+std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& given) {
+  if (runs_on_host(given) || Engine::current()) return impl_->fn(given);  // inside another capture: a part of it
+  const std::vector<at::Tensor> inputs = without_bits(given);
   const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", impl_->name));
   if (impl_->accepted) {
     impl_->check_inputs(refs);
@@ -162,6 +163,7 @@ std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
     }
     return carry;
   }
+  carry = without_bits(std::move(carry));
   std::vector<TensorRef> refs = refs_of(carry, "the carry of a loop");
   runtime::LoopRecording recording(trip_count, refs);
   auto wrap = [](const std::shared_ptr<runtime::Storage>& storage, const TensorRef& like) {
@@ -169,7 +171,7 @@ std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
   };
   std::vector<at::Tensor> inner;
   for (size_t i = 0; i < carry.size(); ++i) inner.push_back(wrap(recording.carry()[i], refs[i]));
-  std::vector<at::Tensor> next = body(make_tensor(recording.index(), {DType::S64, {}}), inner);
+  std::vector<at::Tensor> next = without_bits(body(make_tensor(recording.index(), {DType::S64, {}}), inner));
   auto wants_gradient = [](const at::Tensor& t) { return t.requires_grad(); };
   if (at::GradMode::is_enabled() &&
       (std::any_of(carry.begin(), carry.end(), wants_gradient) || std::any_of(next.begin(), next.end(), wants_gradient)))

@@ -39,7 +39,7 @@ class Capture {
 
   // Runs one step. The first call without prepare() records, runs, and the second records again and compares.
   // Inputs of other shapes than those recorded are an InvalidArgument.
-  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& given);
 
   // The program that is replayed; null before there is one, and for a function on the CPU.
   const runtime::StepProgram* program() const;

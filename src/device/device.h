@@ -20,10 +20,15 @@ namespace flambeau::device {
 
 inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 inline c10::Device tpu() { return {kDeviceType, 0}; }
+// A RuntimeError of PyTorch's unless `index` is 0, or -1, which stands for the current device.
+void check_index(int64_t index);
 
 // Registers the device with PyTorch (once) and says which plugin to use. The engine itself starts with the first tensor, or at once
 // with `start`: then a missing plugin is an InvalidArgument here.
 void initialize(const runtime::EngineOptions& options = {}, bool start = false);
+
+// Whether tensors can be made here. Starts the engine: only a client knows whether the plugin has devices.
+bool is_available();
 
 // Waits until everything that was launched has run, and raises what failed.
 void synchronize();
@@ -35,7 +40,10 @@ c10::ScalarType scalar_type_of(DType dtype);
 
 inline bool is_tpu(const at::Tensor& tensor) { return tensor.device().type() == kDeviceType; }
 runtime::Storage& storage_of(const at::Tensor& tensor);
-runtime::TensorRef ref_of(const at::Tensor& tensor);
+runtime::TensorRef ref_of(const at::Tensor& tensor);  // of a tensor without bits (see below)
+// The same elements without a lazy conjugate or negative bit: `tensor` itself where it has none. Undefined tensors stay so.
+at::Tensor without_bits(const at::Tensor& tensor);
+std::vector<at::Tensor> without_bits(std::vector<at::Tensor> tensors);
 // The same of several; `what` they are is said when one is not on the device.
 std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/fallback.h"
+#include "device/register.h"
 
 namespace flambeau::device {
 namespace {
@@ -122,6 +124,31 @@ TEST(Device, ImpossibleSizesAreRefusedAsPyTorchDoes) {
   at::Tensor x = on_tpu(at::arange(4, at::kFloat));
   EXPECT_ANY_THROW(x.resize_({kLarge, kLarge}));
   expect_close(x, at::arange(4, at::kFloat));
+}
+
+// Another version of PyTorch may lack an op, or have other arguments.
+TEST(Device, RowsThatThisPyTorchDoesNotFitAreLeftOut) {
+  const ops::Row* relu = ops::find_row("aten::relu");
+  ASSERT_TRUE(relu);
+  ops::Row unknown = *relu, other_overload = *relu, unnamed = *relu;
+  unknown.name = "aten::an_op_of_tomorrow";
+  other_overload.name = "aten::relu.of_tomorrow";
+  unnamed.name = "aten::";
+  const ops::Row rows[] = {unknown, other_overload, unnamed};
+  EXPECT_NO_THROW(register_rows(rows));
+  expect_close(on_tpu(at::arange(-2, 3, at::kFloat)).relu(), at::arange(-2, 3, at::kFloat).relu());
+}
+
+// Without Python a warning goes to standard error, and nothing says a line.
+TEST(Device, OpsWithoutARowRunOnTheCPU) {
+  set_fallback(FallbackMode::Silent);
+  const at::Tensor x = at::arange(6, at::kFloat).view({2, 3});
+  const int64_t before = fallbacks()["aten::special_bessel_j0.out"];
+  expect_close(at::special_bessel_j0(on_tpu(x).t()), at::special_bessel_j0(x.t()));
+  EXPECT_EQ(fallbacks()["aten::special_bessel_j0.out"], before + 1);
+  set_fallback(FallbackMode::Error);
+  EXPECT_THROW(at::special_bessel_j0(on_tpu(x)), c10::NotImplementedError);
+  set_fallback(FallbackMode::Warn);
 }
 
 }  // namespace

@@ -5,13 +5,17 @@
 // the stack into call arguments, lets the engine run or record the call, and puts back what the schema promises.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/MathBitsFallback.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <map>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/device.h"
 #include "device/errors.h"
+#include "device/fallback.h"
 #include "device/indices.h"
 #include "device/register.h"
 #include "device/strides.h"
@@ -154,10 +158,25 @@ struct Overload {
   std::vector<size_t> written;      // arguments that outputs are written into, in the outputs' order
   size_t functional_arguments;      // the leading ones that are passed on
   bool out_form;                    // written tensors take the result's shape
-  std::optional<size_t> generator;
+  std::optional<size_t> generator, device;
   std::optional<size_t> indices;    // a list of index tensors, of whichever device
   StrideRule strides;               // of results that are not written into arguments, or are resized
   bool returns_list;
+};
+
+bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
+bool has_bits(const c10::IValue& value) {
+  if (value.isTensor()) return has_bits(value.toTensor());
+  if (!value.isTensorList()) return false;
+  const auto tensors = value.toTensorVector();
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return has_bits(tensor); });
+}
+
+// PyTorch's own resolution of a bit, for ops that it lets through with theirs (matrix products).
+struct ResolveBits final : at::native::MathOpFallback {
+  ResolveBits() : MathOpFallback(c10::DispatchKey::Conjugate, "conjugate") {}
+  bool is_bit_set(const at::Tensor& tensor) override { return has_bits(tensor); }
 };
 
 std::optional<at::Generator> generator_of(const Overload& overload, const c10::IValue* arguments) {
@@ -191,12 +210,31 @@ void prepare_target(const Overload& overload, const at::Tensor& target, const hl
   if (!strides.empty()) target.unsafeGetTensorImpl()->set_sizes_and_strides(type.dims, strides);
 }
 
+// The graph builder's refusals are no words of PyTorch's: the op's function did not think of what it was given.
+bool is_of_the_builder(const Error& error) { return std::string_view(error.what()).starts_with("[stablehlo."); }
+
 class Kernel final : public c10::OperatorKernel {
  public:
   explicit Kernel(Overload overload) : overload_(std::move(overload)) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    at_the_edge([&] { run(op, *stack); });
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    if (std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) { return has_bits(value); }))
+      return ResolveBits().fallback_impl(op, keys, stack);
+    std::optional<std::string> missing;  // what of the op the row lacks
+    at_the_edge(
+        [&] {
+          try {
+            run(op, *stack);
+          } catch (const NotImplemented& error) {
+            missing = error.what();
+          } catch (const InvalidArgument& error) {
+            if (!is_of_the_builder(error)) throw;
+            missing = error.what();
+          }
+        },
+        [&] { return describe(op, stack->data() + (stack->size() - op.schema().arguments().size())); });
+    if (missing) run_on_cpu(op, stack, *missing);
   }
 
  private:
@@ -208,6 +246,8 @@ class Kernel final : public c10::OperatorKernel {
     call.reserve(count);
     for (size_t i = 0; i < overload_.functional_arguments; ++i)
       if (overload_.kinds[i] != ArgumentKind::Placement) call.push_back(to_argument(overload_.kinds[i], arguments[i]));
+
+    if (overload_.device && arguments[*overload_.device].isDevice()) check_index(arguments[*overload_.device].toDevice().index());
 
     std::vector<at::Tensor> written = written_tensors(overload_, arguments);
     std::vector<std::optional<TensorRef>> into = targets(written, call, {arguments, overload_.functional_arguments});
@@ -279,7 +319,8 @@ bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& fu
 std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   if (!is_form_of(schema, functional)) return std::nullopt;
-  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, {}, stride_rule(op), false};
+  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, {}, {},
+                    stride_rule(op), false};
   size_t parameter = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -288,6 +329,7 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
     if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     if (type->kind() == c10::TypeKind::GeneratorType) overload.generator = i;
     if (argument.name() == "indices" && type->kind() == c10::TypeKind::ListType) overload.indices = i;
+    if (type->kind() == c10::TypeKind::DeviceObjType) overload.device = i;
     if (i >= overload.functional_arguments) continue;
     overload.kinds.push_back(kind_of(argument));
     if (overload.kinds.back() == ArgumentKind::Placement) continue;
@@ -304,50 +346,63 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
 constexpr std::string_view kNotRegistered[] = {"aten::copy", "aten::_to_copy",
                                                "aten::_scaled_dot_product_fused_attention_overrideable"};
 
-void unsupported(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
-  C10_THROW_ERROR(NotImplementedError,
-                  fmt::format("[tpu] {} is not implemented for the tpu device yet; run this op on the CPU: x.cpu() before, .to(\"tpu\") "
-                              "after", c10::toString(op.operator_name())));
+void unsupported(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  run_on_cpu(op, stack, "it is not implemented for the tpu device yet");
+}
+
+// What serves one overload of a row's op; none where the row's function does not say enough for it.
+std::optional<Overload> overload_served(const ops::Row& row, const c10::OperatorHandle& functional, const c10::OperatorHandle& handle) {
+  const c10::FunctionSchema& schema = handle.schema();
+  const bool is_row = handle.operator_name() == functional.operator_name();
+  if (!is_row && std::none_of(schema.arguments().begin(), schema.arguments().end(), is_written)) return std::nullopt;
+  // Where one list ends and the next begins is not told by the outputs; the in-place form, the one in use, needs not know.
+  if (is_row && schema.returns().size() > 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType) return std::nullopt;
+  return overload_of(row, functional.schema(), handle);
+}
+
+using OverloadNames = std::multimap<std::string, c10::OperatorName>;  // by the op's name
+
+// Registers a row's op with its in-place and out forms.
+void register_row(torch::Library& aten, const OverloadNames& overloads, const ops::Row& row) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const std::string_view full = row.name;
+  const size_t dot = full.find('.');
+  const std::string base(full.substr(0, dot)), overload_name(dot == full.npos ? "" : full.substr(dot + 1));
+  const auto functional = dispatcher.findSchema({base, overload_name});
+  if (!functional) raise<NotImplemented>("PyTorch {} has no such op", TORCH_VERSION);
+  constexpr std::string_view kFunctional = "_functional";  // aten::normal_functional is the twin of aten::normal_
+  const std::string in_place = base.ends_with(kFunctional) ? base.substr(0, base.size() - kFunctional.size()) + "_" : base + "_";
+  for (const std::string& name : {base, in_place}) {
+    auto [begin, end] = overloads.equal_range(name);
+    for (auto it = begin; it != end; ++it)
+      if (const auto handle = dispatcher.findSchema(it->second))
+        if (auto overload = overload_served(row, *functional, *handle))
+          aten.impl(c10::toString(it->second).c_str(),
+                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));
+  }
 }
 
 }  // namespace
 
-void register_table() {
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  static auto* fallback = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&unsupported>());
-
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  std::multimap<std::string, c10::OperatorName> overloads;
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) overloads.emplace(name.name, name);
-
-  for (const ops::Row& row : ops::all_rows()) {
-    std::string_view full = row.name;
-    if (!full.starts_with("aten::")) continue;  // of our own, called by functions of this folder
-    if (std::find(std::begin(kNotRegistered), std::end(kNotRegistered), full) != std::end(kNotRegistered)) continue;
-    size_t dot = full.find('.');
-    std::string base(full.substr(0, dot)), overload_name(dot == full.npos ? "" : full.substr(dot + 1));
-    auto functional = dispatcher.findSchema({base, overload_name});
-    FLAMBEAU_CHECK(functional, fmt::format("a row's name is a schema of PyTorch's: {}", full));
-    constexpr std::string_view kFunctional = "_functional";  // aten::normal_functional is the twin of aten::normal_
-    std::string in_place = base.ends_with(kFunctional) ? base.substr(0, base.size() - kFunctional.size()) + "_" : base + "_";
-    for (const std::string& name : {base, in_place}) {
-      auto [begin, end] = overloads.equal_range(name);
-      for (auto it = begin; it != end; ++it) {
-        auto handle = dispatcher.findSchema(it->second);
-        if (!handle) continue;
-        bool is_row = it->second == functional->operator_name();
-        bool writes = std::any_of(handle->schema().arguments().begin(), handle->schema().arguments().end(), is_written);
-        if (!is_row && !writes) continue;
-        // Where one list ends and the next begins is not told by the outputs; the in-place form, the one in use, needs not know.
-        if (is_row && handle->schema().returns().size() > 1 && handle->schema().returns()[0].type()->kind() == c10::TypeKind::ListType)
-          continue;
-        if (auto overload = overload_of(row, functional->schema(), *handle))
-          aten->impl(c10::toString(it->second).c_str(),
-                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));
-      }
+void register_rows(std::span<const ops::Row> rows) {
+  auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);  // never removed
+  OverloadNames overloads;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) overloads.emplace(name.name, name);
+  for (const ops::Row& row : rows) {
+    if (!row.name.starts_with("aten::")) continue;  // of our own, called by functions of this folder
+    if (std::find(std::begin(kNotRegistered), std::end(kNotRegistered), row.name) != std::end(kNotRegistered)) continue;
+    try {
+      register_row(*aten, overloads, row);
+    } catch (const std::exception& error) {  // another version of PyTorch: `import torch` goes on, and the op runs on the CPU
+      log_debug("[tpu] the row {} is left out: {}", row.name, first_line(error.what()));
     }
   }
+}
+
+void register_table() {
+  static auto* fallback = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&unsupported>());
+  register_rows(ops::all_rows());
 }
 
 }  // namespace flambeau::device

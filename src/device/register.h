@@ -1,6 +1,10 @@
 // The parts of the device's kernels.
 #pragma once
 
+#include <span>
+
+#include "ops/op.h"
+
 namespace flambeau::device {
 
 // Ops that make, view, copy and read tensors (tensor_ops.cc).
@@ -8,6 +12,8 @@ void register_ops();
 
 // Every row of the op table, with its in-place and out forms (dispatch.cc).
 void register_table();
+// Some rows alone. One that this PyTorch does not fit is left out, and said at log level debug.
+void register_rows(std::span<const ops::Row> rows);
 
 // Ops composed of others (composites.cc).
 void register_composites();

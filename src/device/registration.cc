@@ -17,46 +17,61 @@ namespace {
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kDeviceType; }
-  c10::Device exchangeDevice(c10::Device) const override { return tpu(); }
+  c10::Device exchangeDevice(c10::Device device) const override { return checked(device); }
   c10::Device getDevice() const override { return tpu(); }
-  void setDevice(c10::Device) const override {}
+  void setDevice(c10::Device device) const override { checked(device); }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return stream(); }
-  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(); }
-  c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
-  c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
+  c10::Stream getStream(c10::Device device) const override { return stream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return stream(device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device); }
+  c10::Stream exchangeStream(c10::Stream other) const override { return stream(other.device()); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   bool queryStream(const c10::Stream&) const override {
     synchronize();
     return true;
   }
   void synchronizeStream(const c10::Stream&) const override { synchronize(); }
-  void synchronizeDevice(c10::DeviceIndex) const override { synchronize(); }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    check_index(index);
+    synchronize();
+  }
 
  private:
-  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, tpu()); }
+  static c10::Device checked(c10::Device device) {
+    check_index(device.index());
+    return tpu();
+  }
+  static c10::Stream stream(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, checked(device)); }
 };
 
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isAvailable() const override { return is_available(); }
   void init() const override { runtime::Engine::get(); }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return default_generator(); }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return new_generator(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    check_index(index);
+    return default_generator();
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    check_index(index);
+    return new_generator();
+  }
   at::Device getDeviceFromPtr(void*) const override { return tpu(); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return runtime::Engine::started(); }
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(c10::DeviceIndex index) const override {
-    if (index != 0) raise<InvalidArgument>("[tpu] expected device 0, the only one, got {}", index);
+  void setCurrentDevice(c10::DeviceIndex index) const override { check_index(index); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    check_index(index);
+    return 0;
   }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
+    TORCH_CHECK(static_cast<int64_t>(nbytes) >= 0, "[tpu] expected a storage of at least 0 bytes, got ", static_cast<int64_t>(nbytes));
     runtime::Engine::get().resize(storage_of(storage), static_cast<int64_t>(nbytes));
     storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
   }
@@ -87,6 +102,15 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     runtime::Engine::start(options);
   else
     runtime::Engine::set_defaults(options);
+}
+
+bool is_available() {
+  try {
+    runtime::Engine::get();
+    return true;
+  } catch (const std::exception&) {
+    return false;  // no plugin, a broken one, one without devices, or a child of a process that had started it
+  }
 }
 
 void synchronize() {

@@ -34,14 +34,31 @@ c10::ScalarType scalar_type_of(DType dtype) {
   FLAMBEAU_CHECK(false, "every element type has a PyTorch twin");
 }
 
+void check_index(int64_t index) {
+  TORCH_CHECK(index == 0 || index == -1, "[tpu] expected tpu:0, got tpu:", index,
+              "; there is 1 tpu device, in front of all chips of the process");
+}
+
 runtime::Storage& storage_of(const at::Tensor& tensor) {
   FLAMBEAU_CHECK(is_tpu(tensor), "only a tpu tensor has a storage record");
   return storage_of(tensor.storage());
 }
 
+at::Tensor without_bits(const at::Tensor& tensor) {
+  if (!tensor.defined() || (!tensor.is_conj() && !tensor.is_neg())) return tensor;
+  at::Tensor plain = tensor.is_conj() ? tensor.conj() : tensor;  // a view: conj() takes the bit away
+  if (plain.is_neg()) plain = at::_neg_view(plain).neg();
+  return tensor.is_conj() ? at::_conj_physical(plain) : plain;
+}
+
+std::vector<at::Tensor> without_bits(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = without_bits(tensor);
+  return tensors;
+}
+
 runtime::TensorRef ref_of(const at::Tensor& tensor) {
   if (tensor.is_conj() || tensor.is_neg())
-    raise<NotImplemented>("[tpu] tensors with a lazy conjugate or negative bit are not handled; call resolve_conj() or resolve_neg()");
+    raise<NotImplemented>("[tpu] a tensor with a lazy conjugate or negative bit is not handled here; call resolve_conj() or resolve_neg()");
   return {&storage_of(tensor),
           {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()},
           dtype_of(tensor.scalar_type())};

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "device/allocator.h"
 #include "device/device.h"
-#include "device/errors.h"
+#include "device/edge.h"
 #include "device/register.h"
 #include "runtime/internal_ops.h"
 
@@ -32,7 +32,8 @@ c10::ScalarType type_or_default(std::optional<c10::ScalarType> dtype) {
 }
 
 at::Tensor empty(at::IntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
-                 std::optional<c10::Device>, std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
+                 std::optional<c10::Device> device, std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
+  check_index(device.value_or(tpu()).index());
   if (layout.value_or(c10::kStrided) != c10::kStrided)
     raise<NotImplemented>("[tpu] sparse tensors are not handled; make a dense one, or keep it on the CPU");
   if (pin_memory.value_or(false)) raise<InvalidArgument>("Only dense CPU tensors can be pinned");
@@ -41,7 +42,8 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<c10::ScalarType> dtype, st
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
-                         std::optional<c10::Layout>, std::optional<c10::Device>, std::optional<bool>) {
+                         std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
+  check_index(device.value_or(tpu()).index());
   return at::detail::empty_strided_generic(sizes, strides, &allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            type_or_default(dtype));
 }
@@ -55,18 +57,28 @@ void grow(const at::Tensor& self, size_t nbytes) {
   storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
 }
 
-const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::optional<c10::MemoryFormat> format) {
-  if (format == c10::MemoryFormat::Preserve) raise<InvalidArgument>("Unsupported memory format Preserve");
+void check_elements(at::IntArrayRef sizes) {
   uint64_t elements = 0;
   if (c10::safe_multiplies_u64(sizes, &elements) || elements > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     raise<InvalidArgument>("numel: integer multiplication overflow");
-  grow(self, at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), static_cast<size_t>(self.storage_offset())));
-  self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+}
+
+// What can fail comes before what changes the tensor.
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::optional<c10::MemoryFormat> format) {
+  TORCH_CHECK(format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
+  TORCH_CHECK(format != c10::MemoryFormat::ChannelsLast || sizes.size() == 4, "required rank 4 tensor to use channels_last format");
+  TORCH_CHECK(format != c10::MemoryFormat::ChannelsLast3d || sizes.size() == 5, "required rank 5 tensor to use channels_last_3d format");
+  if (self.sizes() != sizes) {
+    check_elements(sizes);
+    grow(self, at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), static_cast<size_t>(self.storage_offset())));
+    self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  }
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   return self;
 }
 
 at::Tensor& set_storage(at::Tensor& self, const c10::Storage& source, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  check_elements(sizes);
   at::native::checkSetStorage(self, source, offset, sizes, strides);
   self.unsafeGetTensorImpl()->set_storage_offset(offset);
   self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
@@ -114,25 +126,40 @@ void copy_to_device(const at::Tensor& self, const at::Tensor& source) {
 }
 
 void copy_to_host(const at::Tensor& self, const at::Tensor& source) {
-  at::Tensor staged = at::empty(source.sizes(), source.options().device(at::kCPU));
+  const bool same = self.is_contiguous() && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type();
+  const at::Tensor staged = same ? self : at::empty(source.sizes(), source.options().device(at::kCPU));
   Engine::get().download(ref_of(source), staged.mutable_data_ptr());
-  self.copy_(staged);
+  if (!same) self.copy_(staged);
+}
+
+// A copy into a tensor with a lazy bit writes what the bit then turns into the source: both bits are their own inverse.
+void copy_through_bits(const at::Tensor& self, const at::Tensor& source) {
+  at::Tensor below = self, value = source.to(self.scalar_type());
+  if (below.is_conj()) {
+    below = below.conj();
+    value = value.conj();
+  }
+  if (below.is_neg()) {
+    below = at::_neg_view(below);
+    value = at::_neg_view(value);
+  }
+  below.copy_(value);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool /*non_blocking*/) {
   // The engine reads and writes memory of the host during the call, so nothing of it is left to wait for.
-  if (is_tpu(self) && is_tpu(destination))
-    copy_on_device(destination, self);
-  else if (is_tpu(destination) && self.is_cpu())
-    copy_to_device(destination, self);
-  else if (is_tpu(self) && destination.is_cpu() && destination.is_contiguous() && destination.sizes() == self.sizes() &&
-           destination.scalar_type() == self.scalar_type())
-    Engine::get().download(ref_of(self), destination.mutable_data_ptr());
-  else if (is_tpu(self) && destination.is_cpu())
-    copy_to_host(destination, self);
-  else
+  if (!(is_tpu(self) || self.is_cpu()) || !(is_tpu(destination) || destination.is_cpu()))
     raise<NotImplemented>("[copy_] a copy from {} to {} is not handled; go through the CPU", self.device().str(),
                           destination.device().str());
+  const at::Tensor source = without_bits(self);
+  if (destination.is_conj() || destination.is_neg())
+    copy_through_bits(destination, source);
+  else if (!is_tpu(destination))
+    copy_to_host(destination, source);
+  else if (is_tpu(source))
+    copy_on_device(destination, source);
+  else
+    copy_to_device(destination, source);
   return destination;
 }
 
@@ -143,7 +170,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
-  Engine::get().download(ref_of(self), host.mutable_data_ptr());
+  Engine::get().download(ref_of(without_bits(self)), host.mutable_data_ptr());
   return host.item();
 }
 
@@ -177,24 +204,32 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 void register_ops() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   torch::Library& m = *library;
-  m.impl("empty.memory_format", TORCH_FN(Edge<&empty>::call));
-  m.impl("empty_strided", TORCH_FN(Edge<&empty_strided>::call));
+  serve<"empty.memory_format", &empty>(m);
+  serve<"empty_strided", &empty_strided>(m);
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
-  m.impl("resize_", TORCH_FN(Edge<&resize_>::call));
-  m.impl("set_.source_Storage", TORCH_FN(Edge<&set_source_storage>::call));
-  m.impl("set_.source_Storage_storage_offset", TORCH_FN(Edge<&set_source_storage_strided>::call));
-  m.impl("set_.source_Tensor", TORCH_FN(Edge<&set_tensor>::call));
-  m.impl("set_", TORCH_FN(Edge<&set_nothing>::call));
-  m.impl("_copy_from", TORCH_FN(Edge<&copy_from>::call));
-  m.impl("_copy_from_and_resize", TORCH_FN(Edge<&copy_from_and_resize>::call));
-  m.impl("_local_scalar_dense", TORCH_FN(Edge<&local_scalar_dense>::call));
-  m.impl("equal", TORCH_FN(Edge<&equal>::call));
-  m.impl("is_set_to", TORCH_FN(Edge<&is_set_to>::call));
-  m.impl("record_stream", TORCH_FN(Edge<&record_stream>::call));
+  serve<"resize_", &resize_>(m);
+  serve<"set_.source_Storage", &set_source_storage>(m);
+  serve<"set_.source_Storage_storage_offset", &set_source_storage_strided>(m);
+  serve<"set_.source_Tensor", &set_tensor>(m);
+  serve<"set_", &set_nothing>(m);
+  serve<"_copy_from", &copy_from>(m);
+  serve<"_copy_from_and_resize", &copy_from_and_resize>(m);
+  serve<"_local_scalar_dense", &local_scalar_dense>(m);
+  serve<"equal", &equal>(m);
+  serve<"is_set_to", &is_set_to>(m);
+  serve<"record_stream", &record_stream>(m);
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  // Copies know of lazy bits. PyTorch's fallback for other ops resolves bits by a copy, so for these it would have no end.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    auto* bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the process's life
+    for (const char* name : {"_copy_from", "_copy_from_and_resize"})
+      bits->impl(name, torch::CppFunction::makeFallthrough());
+  }
   // Without the key of autograd the composite kernel would answer for parameters.
   static auto* autograd = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   autograd->impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));

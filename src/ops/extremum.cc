@@ -19,7 +19,7 @@ void check_not_empty(std::string_view op, Value x, const Dims& dims, bool all) {
     raise<InvalidArgument>("{}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
                            "argument.", op);
   for (int64_t d : dims)
-    if (x.dim(d) == 0) raise<InvalidArgument>("{}(): Expected reduction dim {} to have non-zero size.", op, d);
+    if (x.dim(d) == 0) raise<OutOfRange>("{}(): Expected reduction dim {} to have non-zero size.", op, d);
 }
 
 Value extremum(Builder& b, Value x, const Dims& dims, bool keepdim, Reduction kind) {

@@ -4,6 +4,8 @@
 // An index out of range is reported through check(); without a listener reads clamp it and writes drop it, as XLA does.
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "ops/check.h"
 #include "ops/scatter.h"
 #include "ops/tables.h"
@@ -110,7 +112,7 @@ struct Advanced {
 
 Advanced plan(Builder& b, Value self, const Indices& indices) {
   if (static_cast<int64_t>(indices.size()) > self.rank())
-    raise<InvalidArgument>("too many indices for tensor of dimension {} (got {})", self.rank(), indices.size());
+    raise<OutOfRange>("too many indices for tensor of dimension {} (got {})", self.rank(), indices.size());
   Advanced a;
   for (int64_t d = 0; d < self.rank(); ++d) {
     bool given = d < static_cast<int64_t>(indices.size()) && indices[static_cast<size_t>(d)];
@@ -118,6 +120,7 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
   }
   if (a.indexed.empty()) raise<InvalidArgument>("at least one index must be given");
   std::vector<Value> parts;
+  std::vector<std::string> shapes;
   for (int64_t d : a.indexed) {
     Value i = *indices[static_cast<size_t>(d)];
     if (i.dtype() == DType::Pred || i.dtype() == DType::U8)
@@ -125,11 +128,16 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
           "[index] a mask selects as many elements as it has true ones, and programs have fixed shapes; use "
           "torch.where(mask, x, y), or move the mask to the CPU and index with mask.nonzero()");
     if (i.dtype() != DType::S32 && i.dtype() != DType::S64)
-      raise<InvalidArgument>("tensors used as indices must be long, int, byte or bool tensors");
+      raise<OutOfRange>("tensors used as indices must be long, int, byte or bool tensors");
     check_index(b, i, self.dim(d), fmt::format("index is out of bounds for dimension {} with size {}", d, self.dim(d)),
                 true);
     parts.push_back(wrap_index(b, b.convert(i, DType::S64), self.dim(d)));
-    a.batch = broadcast_dims(a.batch, i.dims());
+    shapes.push_back(shape_text(i.dims()));
+    try {
+      a.batch = broadcast_dims(a.batch, i.dims());
+    } catch (const InvalidArgument&) {
+      raise<OutOfRange>("shape mismatch: indexing tensors could not be broadcast together with shapes {}", fmt::join(shapes, ", "));
+    }
   }
   Dims column = a.batch;
   column.push_back(1);
@@ -159,7 +167,7 @@ Value put_masked(Builder& b, Value self, Value mask, int64_t first, Value value,
   Dims covered = range(mask.rank());
   for (int64_t& d : covered) {
     if (d + first >= self.rank() || mask.dim(d) != self.dim(d + first))
-      raise<InvalidArgument>(
+      raise<OutOfRange>(
           "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}",
           shape_text(mask.dims()), d, shape_text(self.dims()), d + first);
     d += first;

@@ -118,7 +118,7 @@ Value scalar_like(Builder& b, Value x, const Scalar& scalar) { return b.broadcas
 int64_t wrap_dim(int64_t dim, int64_t rank) {
   int64_t n = std::max<int64_t>(rank, 1);
   if (dim < -n || dim >= n)
-    raise<InvalidArgument>("Dimension out of range (expected to be in range of [{}, {}], but got {})", -n, n - 1, dim);
+    raise<OutOfRange>("Dimension out of range (expected to be in range of [{}, {}], but got {})", -n, n - 1, dim);
   return dim < 0 ? dim + n : dim;
 }
 

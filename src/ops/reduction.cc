@@ -164,6 +164,7 @@ Value norm_of(Builder& b, Value x, double p, const Dims& dims, bool keepdim) {
 
 Value vector_norm(Builder& b, Value x, Scalar order, std::optional<Dims> dims, bool keepdim, std::optional<DType> dtype) {
   DType result = dtype.value_or(x.dtype());
+  if (is_complex(x.dtype()) || is_complex(result)) raise<NotImplemented>("[linalg_vector_norm] complex numbers are not handled");
   if (!is_float(x.dtype()))
     raise<InvalidArgument>("linalg.vector_norm: Expected a floating point or complex tensor as input. Got {}", torch_name(x.dtype()));
   if (!is_float(result))

@@ -147,7 +147,7 @@ Value select_backward(Builder& b, Value grad, Dims sizes, int64_t dim, int64_t i
   auto at = static_cast<size_t>(d);
   if (sizes.empty()) raise<InvalidArgument>("select() cannot be applied to a 0-dim tensor.");
   if (index < -sizes[at] || index >= sizes[at])
-    raise<InvalidArgument>("select(): index {} out of range for tensor of size {} at dimension {}", index, shape_text(sizes), d);
+    raise<OutOfRange>("select(): index {} out of range for tensor of size {} at dimension {}", index, shape_text(sizes), d);
   if (index < 0) index += sizes[at];
   Dims low(sizes.size(), 0), high(sizes.size(), 0);
   low[at] = index;

@@ -132,7 +132,7 @@ Pair median_dim(Builder& b, Value self, int64_t dim, bool keepdim) {
   dim = wrap_dim(dim, self.rank());
   if (self.rank() == 0) return single(b, self);
   int64_t n = self.dim(dim);
-  if (n == 0) raise<InvalidArgument>("median(): Expected reduction dim {} to have non-zero size.", dim);
+  if (n == 0) raise<OutOfRange>("median(): Expected reduction dim {} to have non-zero size.", dim);
   auto [middle, middle_at] = at_rank(b, self, (n - 1) / 2, dim, keepdim);
   if (!is_float(self.dtype())) return {middle, middle_at};
   // Among NaNs PyTorch answers the first: in a stable ascending order that one follows all numbers.

@@ -147,7 +147,7 @@ ValueId Trace::dense(const TensorRef& tensor) {
 RecordedNumber Trace::number(const NumberRef& ref, bool specialise) {
   RecordedNumber n{ref.number, ref.as_tensor, ref.dtype, false};
   DType category = ref.number.category();
-  bool common = !ref.as_tensor && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);
+  bool common = !ref.as_tensor && category != DType::C128 && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);
   n.parameter = kind_ == TraceKind::Strict && !specialise && !common && (category == DType::F64 || category == DType::S64);
   return n;
 }

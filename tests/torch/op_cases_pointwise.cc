@@ -151,6 +151,7 @@ const bool of_reals = add_cases({
     {"aten::erfinv", {x().range(-1, 1)}},
     {"aten::erfinv", {x().range(-1.5, 1.5)}, kOfFloats},
     {"aten::neg", {x()}},
+    {"aten::conj_physical", {x()}},
     {"aten::abs", {x()}},
     {"aten::abs", {x().special()}, kOfFloats},
     {"aten::sign", {x()}},
