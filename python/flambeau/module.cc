@@ -47,6 +47,7 @@ py::dict counters() {
   result["programs_compiled"] = c.programs_compiled.load();
   result["programs_reused"] = c.programs_reused.load();
   result["executions"] = c.executions.load();
+  result["host_waits"] = c.host_waits.load();
   result["compile_time_s"] = static_cast<double>(c.compile_microseconds.load()) * 1e-6;
   return result;
 }

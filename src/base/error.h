@@ -32,6 +32,12 @@ class OutOfRange : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
+// Where PyTorch raises a ValueError, at the device's edge too.
+class InvalidValue : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 // Flambeau does not do this yet. NotImplementedError in Python.
 class NotImplemented : public Error {
  public:

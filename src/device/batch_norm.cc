@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "device/errors.h"
+#include "device/edge.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -66,9 +66,9 @@ Four normalise_and_update(const at::Tensor& input, MaybeTensor weight, MaybeTens
 
 void register_batch_norm() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  library->impl("native_batch_norm", TORCH_FN(Edge<&normalise>::call));
-  library->impl("_native_batch_norm_legit", TORCH_FN(Edge<&normalise_legit>::call));
-  library->impl("_batch_norm_with_update", TORCH_FN(Edge<&normalise_and_update>::call));
+  serve<"native_batch_norm", &normalise>(*library);
+  serve<"_native_batch_norm_legit", &normalise_legit>(*library);
+  serve<"_batch_norm_with_update", &normalise_and_update>(*library);
 }
 
 }  // namespace flambeau::device

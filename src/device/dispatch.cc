@@ -47,6 +47,7 @@ bool is_placement(const c10::Argument& argument) {
 
 ops::Number number_of(const c10::Scalar& scalar) {
   if (scalar.isBoolean()) return {scalar.toBool()};
+  if (scalar.type() == c10::ScalarType::UInt64) return {scalar.to<uint64_t>()};
   if (scalar.isIntegral(false)) return {scalar.toLong()};
   if (scalar.isComplex()) return {std::complex<double>(scalar.toComplexDouble())};
   return {scalar.toDouble()};
@@ -159,7 +160,7 @@ struct Overload {
   size_t functional_arguments;      // the leading ones that are passed on
   bool out_form;                    // written tensors take the result's shape
   std::optional<size_t> generator, device;
-  std::optional<size_t> indices;    // a list of index tensors, of whichever device
+  std::optional<size_t> indices;    // a list of index tensors, of whichever device, masks among them
   StrideRule strides;               // of results that are not written into arguments, or are resized
   bool returns_list;
 };
@@ -241,7 +242,11 @@ class Kernel final : public c10::OperatorKernel {
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     size_t count = op.schema().arguments().size();
     c10::IValue* arguments = stack.data() + (stack.size() - count);
-    if (overload_.indices) bring_indices(arguments[0].toTensor(), arguments[*overload_.indices]);
+    if (overload_.indices) {
+      bring_indices(arguments[0].toTensor(), arguments[*overload_.indices]);
+      const bool is_written = overload_.row->name.find("index_put") != std::string_view::npos;
+      expand_masks(arguments[0].toTensor(), arguments[*overload_.indices], is_written);
+    }
     std::vector<CallArgument> call;
     call.reserve(count);
     for (size_t i = 0; i < overload_.functional_arguments; ++i)

@@ -90,6 +90,7 @@ void throw_as_torch(const Error& error, const std::string& call) {
   const std::string message = fmt::format("{} [{}{}]", error.what(), call, user_line());
   if (dynamic_cast<const NotImplemented*>(&error)) C10_THROW_ERROR(NotImplementedError, message);
   if (dynamic_cast<const OutOfRange*>(&error)) C10_THROW_ERROR(IndexError, message);
+  if (dynamic_cast<const InvalidValue*>(&error)) C10_THROW_ERROR(ValueError, message);
   C10_THROW_ERROR(Error, message);
 }
 

@@ -36,7 +36,7 @@ std::string describe(const c10::OperatorHandle& op, const c10::IValue* arguments
 // The tensors among a call's arguments, which are null where they are none: "float32[3], int64[]".
 std::string tensors_text(std::initializer_list<const at::Tensor*> tensors);
 
-// Throws the c10::Error of PyTorch's class for `error`: Python's NotImplementedError, IndexError or RuntimeError.
+// Throws the c10::Error of PyTorch's class for `error`: Python's NotImplementedError, IndexError, ValueError or RuntimeError.
 [[noreturn]] void throw_as_torch(const Error& error, const std::string& call);
 
 // Calls f; `call()` describes the op when f raises.

@@ -90,6 +90,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     register_ops();
     register_table();
     register_composites();
+    register_data_dependent();
     register_attention();
     register_batch_norm();
     register_transformer();

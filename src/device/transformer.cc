@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "device/errors.h"
+#include "device/edge.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -59,7 +59,7 @@ bool nested_tensor_would_do(const at::Tensor&, const at::Tensor&) { return false
 
 void register_transformer() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  library->impl("_native_multi_head_attention", TORCH_FN(Edge<&multi_head_attention>::call));
+  serve<"_native_multi_head_attention", &multi_head_attention>(*library);
   library->impl("_transformer_encoder_layer_fwd", TORCH_FN(at::native::transformer_encoder_layer_forward));
   library->impl("_addmm_activation", TORCH_FN(addmm_activation));
   library->impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_would_do));

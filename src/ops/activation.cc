@@ -33,6 +33,7 @@ template <class F, class... X>
 Value activation(Builder& b, std::string_view name, F f, X... xs) {
   DType result = result_type({Operand{xs}...});
   require_float(name, result);
+  refuse_complex(name, result);
   return pointwise(b, compute_type(result), result, [&](Value first, auto... rest) { return f(Math{b, first}, first, rest...); },
                    Operand{xs}...);
 }
@@ -41,12 +42,14 @@ Value activation(Builder& b, std::string_view name, F f, X... xs) {
 
 Value relu(Builder& b, Value x) {
   if (x.dtype() == DType::Pred) raise<InvalidArgument>("Boolean inputs not supported for relu");
+  if (is_complex(x.dtype())) raise<NotImplemented>("clamp is not supported for complex types");
   return is_unsigned_integer(x.dtype()) ? x : b.maximum(x, constant_like(b, x, 0));
 }
 
 Value threshold_values(Builder& b, Operand x, Scalar threshold, Operand below, Operand above) {
   DType result = result_type({x, below, above});
   refuse_bool("threshold_cpu", result);
+  refuse_complex("threshold_cpu", result);
   return pointwise(b, result, result, [&](Value v, Value low, Value high) {
     return b.select(b.compare(v, scalar_like(b, v, threshold), Comparison::LE), low, high);
   }, x, below, above);

@@ -1,4 +1,6 @@
 // Addition to powers, extremes of two, interpolation.
+#include "hlo/elements.h"
+#include "ops/check.h"
 #include "ops/pointwise.h"
 #include "ops/tables.h"
 
@@ -10,6 +12,7 @@ using hlo::Comparison;
 
 bool integral(DType t) { return is_integer(t) || t == DType::Pred; }
 
+// Of add, sub and their like.
 void check_alpha(DType result, const Scalar& alpha) {
   DType category = alpha.category();
   if (category == DType::Pred && result != DType::Pred) raise<InvalidArgument>("Boolean alpha only supported for Boolean results.");
@@ -17,6 +20,7 @@ void check_alpha(DType result, const Scalar& alpha) {
     raise<InvalidArgument>("For integral input tensors, argument alpha must not be a floating point number.");
   if (is_complex(category) && !is_complex(result))
     raise<InvalidArgument>("For non-complex input tensors, argument alpha must not be a complex number.");
+  check_fits(alpha, compute_type(result));
 }
 
 Value add(Builder& b, Operand x, Operand y, Scalar alpha) {
@@ -84,6 +88,18 @@ Value floor_quotient(Builder& b, Value x, Value y) {
   return b.select(is_nonzero(b, y), floor, exact);
 }
 
+// As on the CPU, integers divided by zero are an error: at once where the divisor is known. `count`: of quotients.
+void check_divisor(Builder& b, Value divisor, DType result, int64_t count) {
+  constexpr const char* kMessage = "ZeroDivisionError";
+  if (!is_integer(result) || count == 0) return;
+  if (const hlo::Literal* known = hlo::constant_literal(divisor); known && divisor.elements() == 1 && integral(divisor.dtype())) {
+    auto bits = static_cast<uint64_t>(hlo::decode_integer(divisor.dtype(), known->bytes.data()));
+    if (hlo::decode_bits(result, hlo::encode_integer(result, bits).data()) == 0) raise<InvalidArgument>(kMessage);
+  } else if (checks_wanted()) {
+    check(b, is_nonzero(b, convert(b, divisor, result)), kMessage);
+  }
+}
+
 Value divide(Builder& b, Operand x, Operand y) {
   DType result = float_result(result_type({x, y}));
   return pointwise(b, compute_type(result, {x, y}), result, [&](Value p, Value q) { return b.divide(p, q); }, x, y);
@@ -95,7 +111,9 @@ Value divide_mode(Builder& b, Operand x, Operand y, std::optional<std::string> m
     raise<InvalidArgument>("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{}'", *mode);
   DType result = result_type({x, y});
   refuse_bool(*mode == "floor" ? "div_floor_cpu" : "div_trunc_cpu", result);
+  refuse_complex(*mode == "floor" ? "div_floor_cpu" : "div_trunc_cpu", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    check_divisor(b, y.value, result, p.elements());
     if (*mode == "floor") return floor_quotient(b, p, q);
     Value quotient = b.divide(p, q);
     return is_integer(p.dtype()) ? quotient : truncate(b, quotient);
@@ -107,13 +125,21 @@ Value floor_divide(Builder& b, Operand x, Operand y) { return divide_mode(b, x, 
 Value remainder(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
   refuse_bool("remainder_cpu", result);
-  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return python_remainder(b, p, q); }, x, y);
+  refuse_complex("remainder_cpu", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    check_divisor(b, y.value, result, p.elements());
+    return python_remainder(b, p, q);
+  }, x, y);
 }
 
 Value fmod(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
   refuse_bool("fmod_cpu", result);
-  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return b.remainder(p, q); }, x, y);
+  refuse_complex("fmod_cpu", result);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    check_divisor(b, y.value, result, p.elements());
+    return b.remainder(p, q);
+  }, x, y);
 }
 
 // The same with a number in one place.
@@ -135,7 +161,12 @@ Value divide_mode_scalar(Builder& b, Value x, Scalar y, std::optional<std::strin
 Value power(Builder& b, Operand x, Operand exponent) {
   DType result = result_type({x, exponent});
   refuse_bool("pow", result);
-  return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return b.power(p, q); }, x, exponent);
+  return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
+    Value power = b.power(p, q);
+    if (!is_signed_integer(result)) return power;
+    // Of 0 to a negative power XLA says -1.
+    return b.select(b.logical_and(is_negative(b, q), b.logical_not(is_nonzero(b, p))), zero_like(b, p), power);
+  }, x, exponent);
 }
 
 // x^n for the exponents that have a cheaper form; no value otherwise.
@@ -145,7 +176,7 @@ Value special_power(Builder& b, Value x, double n) {
   if (n == 1) return x;
   if (n == 2) return b.multiply(x, x);
   if (n == 3) return b.multiply(b.multiply(x, x), x);
-  if (!is_float(x.dtype())) return {};
+  if (!is_float(x.dtype()) && !is_complex(x.dtype())) return {};
   if (n == 0.5) return b.sqrt(x);
   if (n == -0.5) return b.rsqrt(x);
   if (n == -1) return b.divide(one(), x);
@@ -159,7 +190,8 @@ Value power_scalar(Builder& b, Value x, Scalar exponent) {
   if (integral(x.dtype()) && integral(n.category()) && n.as_int() < 0)
     raise<InvalidArgument>("Integers to negative integer powers are not allowed.");
   if (result == DType::Pred && n.as_int() > 1) refuse_bool("pow", result);
-  if (!is_complex(result)) {
+  if (integral(result)) check_fits(n, result);
+  if (n.category() != DType::C128) {
     Value base = convert(b, x, compute_type(result));
     if (Value v = special_power(b, base, n.as_double())) return convert(b, v, result);
   }
@@ -170,13 +202,19 @@ Value scalar_power(Builder& b, Scalar x, Value exponent) { return power(b, x.ope
 
 // ---- extremes of two -------------------------------------------------------------------------------------------------------
 
+void refuse_complex_extremum(std::string_view op, DType dtype) {
+  if (is_complex(dtype)) raise<InvalidArgument>("{} not implemented for complex tensors.", op);
+}
+
 Value maximum(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
+  refuse_complex_extremum("maximum", result);
   return pointwise(b, result, result, [&](Value p, Value q) { return b.maximum(p, q); }, x, y);
 }
 
 Value minimum(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
+  refuse_complex_extremum("minimum", result);
   return pointwise(b, result, result, [&](Value p, Value q) { return b.minimum(p, q); }, x, y);
 }
 
@@ -184,6 +222,7 @@ Value minimum(Builder& b, Operand x, Operand y) {
 template <hlo::Op op>
 Value ignoring_nan(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
+  refuse_complex_extremum(op == hlo::Op::Maximum ? "fmax" : "fmin", result);
   return pointwise(b, result, result, [&](Value p, Value q) {
     Value both = b.binary(op, p, q);
     if (!is_float(result)) return both;
@@ -198,6 +237,7 @@ Value clamp_values(Builder& b, Value x, std::optional<Operand> low, std::optiona
   if (high) operands.push_back(*high);
   DType result = result_type(operands);
   refuse_bool("clamp", result);
+  if (is_complex(result)) raise<NotImplemented>("clamp is not supported for complex types");
   auto v = align(b, operands, result);
   Value clamped = v[0];
   if (low) clamped = b.maximum(clamped, v[1]);
@@ -207,10 +247,13 @@ Value clamp_values(Builder& b, Value x, std::optional<Operand> low, std::optiona
 
 Value clamp(Builder& b, Value x, std::optional<Scalar> low, std::optional<Scalar> high) {
   auto operand = [&](const std::optional<Scalar>& s) { return s ? std::optional(s->operand(b)) : std::nullopt; };
-  return clamp_values(b, x, operand(low), operand(high));
+  Value clamped = clamp_values(b, x, operand(low), operand(high));
+  for (const auto& bound : {low, high})
+    if (bound) check_fits(*bound, clamped.dtype());
+  return clamped;
 }
-Value clamp_min(Builder& b, Value x, Scalar low) { return clamp_values(b, x, low.operand(b), {}); }
-Value clamp_max(Builder& b, Value x, Scalar high) { return clamp_values(b, x, {}, high.operand(b)); }
+Value clamp_min(Builder& b, Value x, Scalar low) { return clamp(b, x, low, {}); }
+Value clamp_max(Builder& b, Value x, Scalar high) { return clamp(b, x, {}, high); }
 Value clamp_min_tensor(Builder& b, Value x, Operand low) { return clamp_values(b, x, low, {}); }
 Value clamp_max_tensor(Builder& b, Value x, Operand high) { return clamp_values(b, x, {}, high); }
 
@@ -224,7 +267,8 @@ void check_same_dtype(Value start, Value other, std::string_view name) {
 // Both forms are exact at their own end.
 Value interpolate(Builder& b, Value start, Value end, Value weight) {
   Value difference = b.subtract(end, start), one = constant_like(b, weight, 1);
-  return b.select(b.compare(b.abs(weight), constant_like(b, weight, 0.5), Comparison::LT),
+  Value size = b.abs(weight);
+  return b.select(b.compare(size, constant_like(b, size, 0.5), Comparison::LT),
                   b.add(start, b.multiply(weight, difference)),
                   b.subtract(end, b.multiply(difference, b.subtract(one, weight))));
 }
@@ -250,7 +294,7 @@ Value lerp_tensor(Builder& b, Value start, Value end, Value weight) {
 Value addcmul(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
   DType result = result_type({x, y, z});
   refuse_bool("addcmul_cpu_out", result);
-  if (is_integer(result)) check_fits(value, result);
+  check_fits(value, compute_type(result));
   return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value r) {
     Value product = b.multiply(q, r);
     return b.add(p, value.is(1) ? product : b.multiply(scalar_like(b, p, value), product));
@@ -263,6 +307,7 @@ Value addcdiv(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
                            "true division of tensor1 and tensor2. Use (input + value * torch.trunc(tensor1 / tensor2)).to(input.dtype) "
                            "for the historic behaviour, or (input + value * tensor1 / tensor2) for the future one.");
   DType result = result_type({x, y, z});
+  check_fits(value, compute_type(result));
   return pointwise(b, compute_type(result), result, [&](Value p, Value q, Value r) {
     Value numerator = value.is(1) ? q : b.multiply(scalar_like(b, q, value), q);
     return b.add(p, b.divide(numerator, r));
@@ -270,12 +315,12 @@ Value addcdiv(Builder& b, Operand x, Operand y, Operand z, Scalar value) {
 }
 
 constexpr Row kRows[] = {
-    row("aten::add.Tensor", lower<&add>()),
-    row("aten::add.Scalar", lower<&add_scalar>()),
-    row("aten::sub.Tensor", lower<&subtract>()),
-    row("aten::sub.Scalar", lower<&subtract_scalar>()),
-    row("aten::rsub.Tensor", lower<&reverse_subtract>()),
-    row("aten::rsub.Scalar", lower<&reverse_subtract_scalar>()),
+    row("aten::add.Tensor", lower<&add>(), Mark::AlphaFits),
+    row("aten::add.Scalar", lower<&add_scalar>(), Mark::AlphaFits),
+    row("aten::sub.Tensor", lower<&subtract>(), Mark::AlphaFits),
+    row("aten::sub.Scalar", lower<&subtract_scalar>(), Mark::AlphaFits),
+    row("aten::rsub.Tensor", lower<&reverse_subtract>(), Mark::AlphaFits),
+    row("aten::rsub.Scalar", lower<&reverse_subtract_scalar>(), Mark::AlphaFits),
     row("aten::mul.Tensor", lower<&multiply>()),
     row("aten::mul.Scalar", lower<&with_scalar<&multiply>>()),
     row("aten::div.Tensor", lower<&divide>()),
@@ -296,16 +341,16 @@ constexpr Row kRows[] = {
     row("aten::minimum", lower<&minimum>()),
     row("aten::fmax", lower<&ignoring_nan<hlo::Op::Maximum>>()),
     row("aten::fmin", lower<&ignoring_nan<hlo::Op::Minimum>>()),
-    row("aten::clamp", lower<&clamp>()),
+    row("aten::clamp", lower<&clamp>(), Mark::Fits),
     row("aten::clamp.Tensor", lower<&clamp_values>()),
-    row("aten::clamp_min", lower<&clamp_min>()),
+    row("aten::clamp_min", lower<&clamp_min>(), Mark::Fits),
     row("aten::clamp_min.Tensor", lower<&clamp_min_tensor>()),
-    row("aten::clamp_max", lower<&clamp_max>()),
+    row("aten::clamp_max", lower<&clamp_max>(), Mark::Fits),
     row("aten::clamp_max.Tensor", lower<&clamp_max_tensor>()),
     row("aten::lerp.Scalar", lower<&lerp_scalar>()),
     row("aten::lerp.Tensor", lower<&lerp_tensor>()),
-    row("aten::addcmul", lower<&addcmul>()),
-    row("aten::addcdiv", lower<&addcdiv>()),
+    row("aten::addcmul", lower<&addcmul>(), Mark::AlphaFits),
+    row("aten::addcdiv", lower<&addcdiv>(), Mark::AlphaFits),
 };
 
 }  // namespace

@@ -6,36 +6,13 @@
 
 namespace flambeau::ops {
 
-void check_fits(const Scalar& number, DType dtype) {
-  if (!number.known || dtype == DType::Pred) return;
-  double low, high;
-  int bits = static_cast<int>(8 * byte_size(dtype));
-  bool from_integer = number.category() == DType::S64 || number.category() == DType::Pred;
-  if (is_signed_integer(dtype)) {
-    high = std::ldexp(1.0, bits - 1);
-    low = -high;
-  } else if (is_unsigned_integer(dtype)) {
-    high = std::ldexp(1.0, bits);
-    low = from_integer ? 1 - high : 0;
-  } else if (dtype == DType::F16) {
-    high = 65504.5;
-    low = -high;
-  } else {
-    return;
-  }
-  double v = number.known->as_double();
-  if (std::isinf(v) && !is_integer(dtype)) return;
-  if (!(v >= low && v < high) && !(std::isnan(v) && !is_integer(dtype)))
-    raise<InvalidArgument>("value cannot be converted to type {} without overflow", torch_name(dtype));
-}
-
 namespace {
 
 using hlo::Comparison;
 
 DType number_dtype(const Scalar& s) {
   DType category = s.category();
-  return category == DType::F64 ? kDefaultFloat : category == DType::C128 ? DType::C64 : category;
+  return category == DType::F64 ? kDefaultFloat : category == DType::C128 ? DType::C64 : category == DType::U64 ? DType::S64 : category;
 }
 
 void check_sizes(const Dims& dims) {
@@ -78,37 +55,42 @@ Value copy(Builder& b, Value x, Value source, bool) {
 
 // ---- ranges --------------------------------------------------------------------------------------------------------------------
 
-// ceil((end - start) / step); in integers where all are, as doubles lose digits beyond 2^53.
-int64_t arange_size(const Number& start, const Number& end, const Number& step, bool integers) {
-  double s = step.as_double(), distance = end.as_double() - start.as_double();
-  if (s == 0) raise<InvalidArgument>("step must be nonzero");
-  if (!std::isfinite(distance))
-    raise<InvalidArgument>("unsupported range: {} -> {}", start.as_double(), end.as_double());
-  if (distance != 0 && (distance > 0) != (s > 0))
-    raise<InvalidArgument>("upper bound and lower bound inconsistent with step sign");
-  if (!integers) return static_cast<int64_t>(std::ceil(distance / s));
-  int64_t span = end.as_int() - start.as_int(), by = step.as_int();
-  return span / by + (span % by != 0);
+bool is_integral(const Number& n) { return n.category() != DType::F64 && n.category() != DType::C128; }
+
+int64_t arange_size(double start, double end, double step) {
+  double distance = end - start;
+  if (step == 0) raise<InvalidValue>("step must be nonzero");
+  if (!std::isfinite(distance)) raise<InvalidArgument>("unsupported range: {} -> {}", start, end);
+  if (distance != 0 && (distance > 0) != (step > 0)) raise<InvalidValue>("upper bound and lower bound inconsistent with step sign");
+  return static_cast<int64_t>(std::ceil(distance / step));
+}
+
+// For int64 results PyTorch cuts the numbers first.
+int64_t arange_size(int64_t start, int64_t end, int64_t step) {
+  if (step == 0) raise<InvalidValue>("step must be nonzero");
+  if (start != end && (end > start) != (step > 0)) raise<InvalidValue>("upper bound and lower bound inconsistent with step sign");
+  uint64_t distance = end > start ? static_cast<uint64_t>(end) - static_cast<uint64_t>(start)
+                                  : static_cast<uint64_t>(start) - static_cast<uint64_t>(end);
+  uint64_t by = step > 0 ? static_cast<uint64_t>(step) : -static_cast<uint64_t>(step);
+  return static_cast<int64_t>(distance / by + (distance % by != 0));
 }
 
 Value arange_step(Builder& b, Scalar start, Scalar end, Scalar step, std::optional<DType> dtype) {
   const Number &first = start.number("arange"), &last = end.number("arange"), &by = step.number("arange");
-  bool integers = true;
-  for (const Number* n : {&first, &last, &by}) integers &= n->category() == DType::S64 || n->category() == DType::Pred;
+  bool integers = is_integral(first) && is_integral(last) && is_integral(by);
   DType result = dtype.value_or(integers ? DType::S64 : kDefaultFloat);
   refuse_bool("arange", result);
-  bool as_integers = is_integer(result);
-  if (as_integers && by.as_int() == 0) raise<InvalidArgument>("step must be nonzero");
-  int64_t size = arange_size(first, last, by, as_integers && integers);
-  DType compute = as_integers ? DType::S64 : compute_type(result);
-  Value values = b.iota({compute, {size}}, 0);
-  if (as_integers) {
-    if (by.as_int() != 1) values = b.multiply(values, b.broadcast(b.constant(compute, by.as_int()), {size}));
-    if (first.as_int() != 0) values = b.add(values, b.broadcast(b.constant(compute, first.as_int()), {size}));
-  } else {
-    values = times(b, values, by.as_double());
-    if (first.as_double() != 0) values = plus(b, values, first.as_double());
-  }
+  if (is_complex(result)) refuse_dtype("arange", result);
+  int64_t size = result == DType::S64 ? arange_size(first.as_int(), last.as_int(), by.as_int())
+                                      : arange_size(first.as_double(), last.as_double(), by.as_double());
+  // Whole numbers that float32 holds need no more; others accumulate in float64, as on the CPU.
+  auto is_small = [](double v) { return v == std::trunc(v) && std::abs(v) <= 0x1p24; };
+  bool exact = is_small(first.as_double()) && is_small(last.as_double()) && is_small(by.as_double());
+  DType compute = is_integer(result) ? DType::S64 : exact ? compute_type(result) : DType::F64;
+  auto spread_over = [&](const Scalar& s) { return b.broadcast(s.as(b, compute), {size}); };
+  Value values = b.convert(b.iota({DType::S64, {size}}, 0), compute);
+  if (by.as_double() != 1) values = b.multiply(values, spread_over(step));
+  if (first.as_double() != 0) values = b.add(values, spread_over(start));
   return convert(b, values, result);
 }
 Value arange_start(Builder& b, Scalar start, Scalar end, std::optional<DType> dtype) {
@@ -116,24 +98,45 @@ Value arange_start(Builder& b, Scalar start, Scalar end, std::optional<DType> dt
 }
 Value arange(Builder& b, Scalar end, std::optional<DType> dtype) { return arange_start(b, Scalar{Number{int64_t{0}}, {}}, end, dtype); }
 
-// The first half counts from the start, the second back from the end, so that both ends are exact.
-Value linspace(Builder& b, Scalar start, Scalar end, int64_t steps, std::optional<DType> dtype) {
-  if (steps < 0) raise<InvalidArgument>("number of steps must be non-negative");
-  DType result = dtype.value_or(kDefaultFloat);
-  refuse_bool("linspace_cpu", result);
-  DType compute = is_float(result) ? compute_type(result) : DType::F32;
-  if (steps == 1) return b.broadcast(convert(b, start.as(b, compute), result), {1});
+// `steps` numbers from start to end in the dtype of computation: the first half counts from the start, the second back from the end, so
+// that both ends are exact. As in PyTorch, integer results start from integers and step in float64.
+Value spaced(Builder& b, const Scalar& start, const Scalar& end, int64_t steps, DType result) {
+  DType compute = is_integer(result) ? DType::F64 : compute_type(result);
+  auto bound = [&](const Scalar& s) {
+    check_fits(s, result);
+    return is_integer(result) ? b.convert(s.as(b, result), compute) : s.as(b, compute);
+  };
   auto spread_over = [&](Value v) { return b.broadcast(v, {steps}); };
-  // An integer result starts from integers: PyTorch converts the ends first.
-  auto bound = [&](const Scalar& s) { return is_integer(result) ? convert(b, s.as(b, result), compute) : s.as(b, compute); };
   Value low = bound(start), high = bound(end);
-  Value step = b.divide(b.subtract(high, low), b.constant(compute, static_cast<double>(steps - 1)));
-  Value i = b.iota({DType::S32, {steps}}, 0);
-  Value back = b.subtract(b.broadcast(b.constant(DType::S32, steps - 1), {steps}), i);
+  if (steps == 1) return spread_over(low);
+  Value step = b.divide(b.subtract(high, low), b.constant(compute, steps - 1));
+  Value i = b.iota({DType::S64, {steps}}, 0);
+  Value back = b.subtract(b.broadcast(b.constant(DType::S64, steps - 1), {steps}), i);
   Value from_start = b.add(spread_over(low), b.multiply(spread_over(step), b.convert(i, compute)));
   Value from_end = b.subtract(spread_over(high), b.multiply(spread_over(step), b.convert(back, compute)));
-  Value first_half = compare_with(b, i, static_cast<double>(steps / 2), Comparison::LT);
-  return convert(b, b.select(first_half, from_start, from_end), result);
+  Value first_half = b.compare(i, b.broadcast(b.constant(DType::S64, steps / 2), {steps}), Comparison::LT);
+  return b.select(first_half, from_start, from_end);
+}
+
+DType spaced_type(std::string_view op, const Scalar& start, const Scalar& end, int64_t steps, std::optional<DType> dtype) {
+  if (steps < 0) raise<InvalidArgument>("number of steps must be non-negative");
+  bool complex = is_complex(start.category()) || is_complex(end.category());
+  if (complex && dtype && !is_complex(*dtype))
+    raise<InvalidArgument>("torch.{}(): inferred dtype c10::complex<float> can't be safely cast to passed dtype {}", op, torch_name(*dtype));
+  DType result = dtype.value_or(complex ? DType::C64 : kDefaultFloat);
+  refuse_bool(op == "linspace" ? "linspace_cpu" : "logspace_cpu", result);
+  return result;
+}
+
+Value linspace(Builder& b, Scalar start, Scalar end, int64_t steps, std::optional<DType> dtype) {
+  DType result = spaced_type("linspace", start, end, steps, dtype);
+  return convert(b, spaced(b, start, end, steps, result), result);
+}
+
+Value logspace(Builder& b, Scalar start, Scalar end, int64_t steps, double base, std::optional<DType> dtype) {
+  DType result = spaced_type("logspace", start, end, steps, dtype);
+  Value exponent = spaced(b, start, end, steps, result);
+  return convert(b, b.power(b.constant(exponent.dtype(), base, {steps}), exponent), result);
 }
 
 // ---- matrices -------------------------------------------------------------------------------------------------------------------
@@ -162,10 +165,10 @@ Value triangle(Builder& b, Value x, int64_t diagonal) {
 }
 
 constexpr Row kRows[] = {
-    row("aten::full", lower<&full>()),
-    row("aten::full_like", lower<&full_like>()),
-    row("aten::scalar_tensor", lower<&scalar_tensor>()),
-    row("aten::fill.Scalar", lower<&fill>()),
+    row("aten::full", lower<&full>(), Mark::Fits),
+    row("aten::full_like", lower<&full_like>(), Mark::Fits),
+    row("aten::scalar_tensor", lower<&scalar_tensor>(), Mark::Fits),
+    row("aten::fill.Scalar", lower<&fill>(), Mark::Fits),
     row("aten::fill.Tensor", lower<&fill_tensor>()),
     row("aten::zero", lower<&zero>()),
     row("aten::_to_copy", lower<&to_copy>()),
@@ -173,7 +176,8 @@ constexpr Row kRows[] = {
     row("aten::arange", lower<&arange>(), Mark::Specialise),
     row("aten::arange.start", lower<&arange_start>(), Mark::Specialise),
     row("aten::arange.start_step", lower<&arange_step>(), Mark::Specialise),
-    row("aten::linspace", lower<&linspace>()),
+    row("aten::linspace", lower<&linspace>(), Mark::Fits),
+    row("aten::logspace", lower<&logspace>(), Mark::Fits),
     row("aten::eye", lower<&eye>()),
     row("aten::eye.m", lower<&eye_rectangle>()),
     row("aten::tril", lower<&triangle<Comparison::LE>>()),

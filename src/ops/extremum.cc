@@ -23,6 +23,7 @@ void check_not_empty(std::string_view op, Value x, const Dims& dims, bool all) {
 }
 
 Value extremum(Builder& b, Value x, const Dims& dims, bool keepdim, Reduction kind) {
+  refuse_complex("extremum_cpu", x.dtype());
   if (x.dtype() == DType::Pred) kind = kind == Reduction::Max ? Reduction::Or : Reduction::And;
   return reduce_over(b, x, dims, keepdim, kind);
 }
@@ -64,6 +65,7 @@ template <Reduction kind>
 Value arg(Builder& b, Value x, std::optional<int64_t> dim, bool keepdim) {
   std::string_view op = name_of(kind, "argmax", "argmin");
   refuse_bool(op, x.dtype());
+  if (is_complex(x.dtype())) raise<InvalidArgument>("{}(): does not support complex input", op);
   check_not_empty(op, x, {}, !dim);
   if (dim) return with_indices<kind>(b, x, *dim, keepdim)[1];
   Value place = with_indices<kind>(b, b.reshape(x, {x.elements()}), 0, false)[1];

@@ -19,11 +19,11 @@ Value index_select(Builder& b, Value self, int64_t dim, Value index) {
   dim = wrap_dim(dim, self.rank());
   require_index("index_select", index);
   if (index.rank() > 1)
-    raise<InvalidArgument>("index_select(): Index is supposed to be a vector, but got dim: {} with type: {}", index.rank(),
+    raise<OutOfRange>("index_select(): Index is supposed to be a vector, but got dim: {} with type: {}", index.rank(),
                            torch_name(index.dtype()));
   if (self.rank() == 0) {
     if (index.elements() != 1)
-      raise<InvalidArgument>("index_select(): Index to scalar can have only 1 value, got {} value(s)", index.elements());
+      raise<OutOfRange>("index_select(): Index to scalar can have only 1 value, got {} value(s)", index.elements());
     check_index(b, index, 1, "index out of range in self");
     return self;
   }
@@ -126,7 +126,7 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
     if (i.dtype() == DType::Pred || i.dtype() == DType::U8)
       raise<NotImplemented>(
           "[index] a mask selects as many elements as it has true ones, and programs have fixed shapes; use "
-          "torch.where(mask, x, y), or move the mask to the CPU and index with mask.nonzero()");
+          "torch.where(mask, x, y), or torch.nonzero_static(mask, size=n) as the index");
     if (i.dtype() != DType::S32 && i.dtype() != DType::S64)
       raise<OutOfRange>("tensors used as indices must be long, int, byte or bool tensors");
     check_index(b, i, self.dim(d), fmt::format("index is out of bounds for dimension {} with size {}", d, self.dim(d)),
@@ -162,21 +162,6 @@ Value index_tensor(Builder& b, Value self, Indices indices) {
   return b.gather(self, a.coordinates, dims, slice);
 }
 
-// self[mask] = value: no element moves, so a mask will do. The mask stands for the dimensions from `first` on.
-Value put_masked(Builder& b, Value self, Value mask, int64_t first, Value value, bool accumulate) {
-  Dims covered = range(mask.rank());
-  for (int64_t& d : covered) {
-    if (d + first >= self.rank() || mask.dim(d) != self.dim(d + first))
-      raise<OutOfRange>(
-          "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}",
-          shape_text(mask.dims()), d, shape_text(self.dims()), d + first);
-    d += first;
-  }
-  Value where = b.broadcast_in_dim(convert(b, mask, DType::Pred), self.dims(), covered);
-  Value fill = b.broadcast(b.reshape(value, {}), self.dims());
-  return b.select(where, accumulate ? b.add(self, fill) : fill, self);
-}
-
 Value index_put(Builder& b, Value self, Indices indices, Value values, bool accumulate) {
   if (self.dtype() != values.dtype())
     raise<InvalidArgument>(
@@ -185,8 +170,8 @@ Value index_put(Builder& b, Value self, Indices indices, Value values, bool accu
   auto given = [](const std::optional<Value>& i) { return i.has_value(); };
   auto first = std::find_if(indices.begin(), indices.end(), given);
   bool alone = std::count_if(indices.begin(), indices.end(), given) == 1;
-  if (alone && ((*first)->dtype() == DType::Pred || (*first)->dtype() == DType::U8) && values.elements() == 1)
-    return put_masked(b, self, **first, first - indices.begin(), values, accumulate);
+  if (alone && ((*first)->dtype() == DType::Pred || (*first)->dtype() == DType::U8))
+    return put_at_mask(b, self, **first, first - indices.begin(), values, accumulate);
   Advanced a = plan(b, self, indices);
   if (broadcast_dims(values.dims(), a.result) != a.result)
     raise<InvalidArgument>("shape mismatch: value tensor of shape {} cannot be broadcast to indexing result of shape {}",

@@ -15,6 +15,7 @@ using hlo::Op;
 
 template <Comparison direction>
 Value compare(Builder& b, Operand x, Operand y) {
+  if (direction != Comparison::EQ && direction != Comparison::NE) refuse_complex("comparison_cpu", result_type({x, y}));
   auto v = align(b, {x, y}, result_type({x, y}));
   return b.compare(v[0], v[1], direction);
 }
@@ -65,11 +66,18 @@ Value equals_infinity(Builder& b, Value x, double sign) {
   if (!is_float(x.dtype())) return b.constant(DType::Pred, 0, x.dims());
   return b.compare(x, constant_like(b, x, sign * std::numeric_limits<double>::infinity()), Comparison::EQ);
 }
-Value is_inf(Builder& b, Value x) { return is_float(x.dtype()) ? equals_infinity(b, b.abs(x), 1) : equals_infinity(b, x, 1); }
-Value is_posinf(Builder& b, Value x) { return equals_infinity(b, x, 1); }
-Value is_neginf(Builder& b, Value x) { return equals_infinity(b, x, -1); }
+Value is_inf(Builder& b, Value x) {
+  if (is_complex(x.dtype())) return b.logical_or(is_inf(b, b.real(x)), is_inf(b, b.imag(x)));
+  return is_float(x.dtype()) ? equals_infinity(b, b.abs(x), 1) : equals_infinity(b, x, 1);
+}
+template <int sign>
+Value is_signed_infinity(Builder& b, Value x) {
+  if (is_complex(x.dtype())) raise<InvalidArgument>("{} does not support complex inputs.", sign > 0 ? "isposinf" : "isneginf");
+  return equals_infinity(b, x, sign);
+}
 
 Value signbit(Builder& b, Value x) {
+  if (is_complex(x.dtype())) raise<NotImplemented>("signbit is not implemented for complex tensors.");
   if (x.dtype() == DType::Pred || is_unsigned_integer(x.dtype())) return b.constant(DType::Pred, 0, x.dims());
   if (is_float(x.dtype())) {
     int64_t bytes = byte_size(x.dtype());
@@ -148,11 +156,11 @@ constexpr Row kRows[] = {
     row("aten::__rshift__.Scalar", lower<&with_scalar<&shift<Shift::Right>>>()),
     row("aten::isnan", lower<&is_nan>()),
     row("aten::isinf", lower<&is_inf>()),
-    row("aten::isposinf", lower<&is_posinf>()),
-    row("aten::isneginf", lower<&is_neginf>()),
+    row("aten::isposinf", lower<&is_signed_infinity<1>>()),
+    row("aten::isneginf", lower<&is_signed_infinity<-1>>()),
     row("aten::signbit", lower<&signbit>()),
     row("aten::where.self", lower<&where>()),
-    row("aten::masked_fill.Scalar", lower<&masked_fill_scalar>()),
+    row("aten::masked_fill.Scalar", lower<&masked_fill_scalar>(), Mark::Fits),
     row("aten::masked_fill.Tensor", lower<&masked_fill_tensor>()),
 };
 

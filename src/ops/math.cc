@@ -79,26 +79,30 @@ Value erfc(Builder& b, Value x) {
   return b.select(less(b, magnitude, 1), b.subtract(one, erf_small(b, x)), large);
 }
 
-// M. Giles' rational start as in PyTorch (calc_erfinv), then two Newton steps.
-Value erfinv(Builder& b, Value y) {
-  constexpr double kA[] = {-0.140543331, 0.914624893, -1.645349621, 0.886226899};
-  constexpr double kB[] = {0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0};
-  constexpr double kC[] = {1.641345311, 3.429567803, -1.624906493, -1.970840454};
-  constexpr double kD[] = {1.637067800, 3.543889200, 1.0};
-  Value magnitude = b.abs(y), one = constant_like(b, y, 1);
-  Value central = b.multiply(y, ratio(b, square(b, y), kA, kB));
-  Value z = b.sqrt(b.negate(b.log(times(b, b.subtract(one, magnitude), 0.5))));
-  Value outer = b.multiply(ratio(b, z, kC, kD), b.sign(y));
-  Value x = b.select(b.compare(magnitude, constant_like(b, y, 0.7), Comparison::LE), central, outer);
-  for (int step = 0; step < 2; ++step) {
-    Value slope = times(b, b.exp(b.negate(square(b, x))), 2 * std::numbers::inv_sqrtpi);
-    x = b.subtract(x, b.divide(b.subtract(erf(b, x), y), slope));
-  }
-  Value infinity = b.multiply(b.sign(y), constant_like(b, y, std::numeric_limits<double>::infinity()));
-  Value outside = b.select(b.compare(magnitude, one, Comparison::EQ), infinity,
-                           constant_like(b, y, std::numeric_limits<double>::quiet_NaN()));
-  return b.select(less(b, magnitude, 1), x, outside);
-}
+// "Approximating the erfinv function", M. Giles, GPU Computing Gems (2010): erfinv(x) = x P(w), w = -log((1-x)(1+x)).
+constexpr double kSingleCentre[] = {2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+                                    -0.00125372503, -0.00417768164, 0.246640727,    1.50140941};
+constexpr double kSingleTail[] = {-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+                                  -0.0076224613,   0.00943887047,  1.00167406,    2.83297682};
+constexpr double kDoubleCentre[] = {
+    -3.6444120640178196996e-21, -1.685059138182016589e-19,  1.2858480715256400167e-18,  1.115787767802518096e-17,
+    -1.333171662854620906e-16,  2.0972767875968561637e-17,  6.6376381343583238325e-15,  -4.0545662729752068639e-14,
+    -8.1519341976054721522e-14, 2.6335093153082322977e-12,  -1.2975133253453532498e-11, -5.4154120542946279317e-11,
+    1.051212273321532285e-09,   -4.1126339803469836976e-09, -2.9070369957882005086e-08, 4.2347877827932403518e-07,
+    -1.3654692000834678645e-06, -1.3882523362786468719e-05, 0.0001867342080340571352,   -0.00074070253416626697512,
+    -0.0060336708714301490533,  0.24015818242558961693,     1.6536545626831027356};
+constexpr double kDoubleMiddle[] = {
+    2.2137376921775787049e-09,  9.0756561938885390979e-08, -2.7517406297064545428e-07, 1.8239629214389227755e-08,
+    1.5027403968909827627e-06,  -4.013867526981545969e-06, 2.9234449089955446044e-06,  1.2475304481671778723e-05,
+    -4.7318229009055733981e-05, 6.8284851459573175448e-05, 2.4031110387097893999e-05,  -0.0003550375203628474796,
+    0.00095328937973738049703,  -0.0016882755560235047313, 0.0024914420961078508066,   -0.0037512085075692412107,
+    0.005370914553590063617,    1.0052589676941592334,     3.0838856104922207635};
+constexpr double kDoubleTail[] = {-2.7109920616438573243e-11, -2.5556418169965252055e-10, 1.5076572693500548083e-09,
+                                  -3.7894654401267369937e-09, 7.6157012080783393804e-09,  -1.4960026627149240478e-08,
+                                  2.9147953450901080826e-08,  -6.7711997758452339498e-08, 2.2900482228026654717e-07,
+                                  -9.9298272942317002539e-07, 4.5260625972231537039e-06,  -1.9681778105531670567e-05,
+                                  7.5995277030017761139e-05,  -0.00021503011930044477347, -0.00013871931833623122026,
+                                  1.0103004648645343977,      4.8499064014085844221};
 
 }  // namespace
 
@@ -112,7 +116,29 @@ Value erf(Builder& b, Value x) {
   return b.multiply(inside, ratio(b, square(b, inside), kErfAlpha, kErfBeta));
 }
 
+Value inverse_erf(Builder& b, Value x) {
+  Value one = constant_like(b, x, 1);
+  Value w = b.negate(b.log(b.multiply(b.subtract(one, x), b.add(one, x))));
+  auto below = [&](double limit) { return compare_with(b, w, limit, Comparison::LT); };
+  Value root = b.sqrt(w);
+  Value p;
+  if (x.dtype() == DType::F64) {
+    Value outer = b.select(below(16), polynomial(b, plus(b, root, -3.25), kDoubleMiddle),
+                           polynomial(b, plus(b, root, -5), kDoubleTail));
+    p = b.select(below(6.25), polynomial(b, plus(b, w, -3.125), kDoubleCentre), outer);
+  } else {
+    p = b.select(below(5), polynomial(b, plus(b, w, -2.5), kSingleCentre), polynomial(b, plus(b, root, -3), kSingleTail));
+  }
+  return b.multiply(p, x);
+}
+
 namespace {
+
+// The polynomials have no value at the ends, where w is infinite.
+Value erfinv(Builder& b, Value x) {
+  Value infinity = b.multiply(x, constant_like(b, x, std::numeric_limits<double>::infinity()));
+  return b.select(compare_with(b, b.abs(x), 1, Comparison::EQ), infinity, inverse_erf(b, x));
+}
 
 // ---- one real ---------------------------------------------------------------------------------------------------------------
 
@@ -141,12 +167,23 @@ Value half_exp(Builder& b, Value x) {
   Value root = b.exp(times(b, x, 0.5));
   return b.multiply(times(b, root, 0.5), root);
 }
+Value cosh(Builder& b, Value x);
 Value sinh(Builder& b, Value x) {
+  if (is_complex(x.dtype())) {
+    Value re = b.real(x), im = b.imag(x);
+    return b.complex(b.multiply(sinh(b, re), b.cos(im)), b.multiply(cosh(b, re), b.sin(im)));
+  }
   Value e = b.expm1(x);
   Value small = times(b, b.add(e, b.divide(e, plus(b, e, 1))), 0.5);
   return b.select(less(b, b.abs(x), 1), small, b.subtract(half_exp(b, x), half_exp(b, b.negate(x))));
 }
-Value cosh(Builder& b, Value x) { return b.add(half_exp(b, x), half_exp(b, b.negate(x))); }
+Value cosh(Builder& b, Value x) {
+  if (is_complex(x.dtype())) {
+    Value re = b.real(x), im = b.imag(x);
+    return b.complex(b.multiply(cosh(b, re), b.cos(im)), b.multiply(sinh(b, re), b.sin(im)));
+  }
+  return b.add(half_exp(b, x), half_exp(b, b.negate(x)));
+}
 // From here on x^2 is not representable or 1 + x^2 is x^2.
 double large_argument(Value x) { return x.dtype() == DType::F64 ? 1e8 : 1e4; }
 Value asinh(Builder& b, Value x) {
@@ -162,13 +199,17 @@ Value acosh(Builder& b, Value x) {
 }
 Value atanh(Builder& b, Value x) { return times(b, b.subtract(b.log1p(x), b.log1p(b.negate(x))), 0.5); }
 
-// A row of a function of reals.
-template <auto F>
+// A row of a function of reals; of complex numbers too where the function is written for them.
+enum class Of { Reals, Complex };
+template <auto F, Of of = Of::Reals>
 Value real(Builder& b, Value x) {
+  if (of == Of::Reals && is_complex(x.dtype())) raise<NotImplemented>("not implemented for '{}'", torch_name(x.dtype()));
   return real_function(b, x, [&](Value v) { return F(b, v); });
 }
+template <auto F>
+constexpr Entry complex_too() { return lower<&real<F, Of::Complex>>(); }
 template <Op op>
-constexpr Entry real_op() { return lower<&real<&apply<op>>>(); }
+constexpr Entry real_op() { return complex_too<&apply<op>>(); }
 
 // ---- functions that keep integers ------------------------------------------------------------------------------------------------
 
@@ -182,12 +223,15 @@ Value negate(Builder& b, Value x) {
   return b.negate(x);
 }
 
+// Of a complex number its magnitude, a real.
 Value abs(Builder& b, Value x) {
   refuse_bool("abs", x.dtype());
   return is_unsigned_integer(x.dtype()) ? x : b.abs(x);
 }
 
 Value sign(Builder& b, Value x) {
+  if (is_complex(x.dtype()))
+    raise<NotImplemented>("Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead.");
   if (x.dtype() == DType::Pred) return x;
   if (is_unsigned_integer(x.dtype())) return b.minimum(x, constant_like(b, x, 1));
   if (!is_float(x.dtype())) return b.sign(x);
@@ -202,11 +246,13 @@ Value sgn(Builder& b, Value x) {
 template <auto F>
 Value rounding(Builder& b, Value x) {
   refuse_bool("round", x.dtype());
+  if (is_complex(x.dtype())) raise<NotImplemented>("rounding is not supported for complex inputs");
   return is_integer(x.dtype()) ? x : F(b, x);
 }
 
 Value round_decimals(Builder& b, Value x, int64_t decimals) {
   require_float("round_cpu", x.dtype());
+  refuse_complex("round_cpu", x.dtype());
   return real_function(b, x, [&](Value v) {
     if (decimals == 0) return b.unary(Op::RoundNearestEven, v);
     double power = std::pow(10.0, std::abs(static_cast<double>(decimals)));
@@ -217,11 +263,16 @@ Value round_decimals(Builder& b, Value x, int64_t decimals) {
 }
 
 Value frac(Builder& b, Value x) {
-  require_float("frac", x.dtype());
+  require_float("frac_cpu", x.dtype());
+  refuse_complex("frac_cpu", x.dtype());
   return b.subtract(x, truncate(b, x));
 }
 
 Value nan_to_num(Builder& b, Value x, std::optional<double> nan, std::optional<double> posinf, std::optional<double> neginf) {
+  if (is_complex(x.dtype())) {
+    auto part = [&](Value v) { return nan_to_num(b, v, nan, posinf, neginf); };
+    return b.complex(part(b.real(x)), part(b.imag(x)));
+  }
   if (!is_float(x.dtype())) return x;
   Value infinity = constant_like(b, x, std::numeric_limits<double>::infinity());
   // The greatest finite number: the one before infinity, whose bits are one less.
@@ -235,11 +286,39 @@ Value nan_to_num(Builder& b, Value x, std::optional<double> nan, std::optional<d
   return b.select(b.compare(x, b.negate(infinity), Comparison::EQ), low, y);
 }
 
+// ---- complex numbers ---------------------------------------------------------------------------------------------------------------
+
+Value angle(Builder& b, Value x) {
+  if (is_complex(x.dtype())) return b.atan2(b.imag(x), b.real(x));
+  return real_function(b, x, [&](Value v) {
+    Value half_turn = b.select(less(b, v, 0), constant_like(b, v, std::numbers::pi), constant_like(b, v, 0));
+    return b.select(is_nan(b, v), v, half_turn);
+  });
+}
+
+Value conj_physical(Builder& b, Value x) { return is_complex(x.dtype()) ? b.complex(b.real(x), b.negate(b.imag(x))) : x; }
+
+Value complex_of(Builder& b, Value re, Value im) {
+  if (re.dtype() != im.dtype())
+    raise<InvalidArgument>("Expected object of scalar type {} but got scalar type {} for second argument", torch_name(re.dtype()),
+                           torch_name(im.dtype()));
+  if (re.dtype() != DType::F32 && re.dtype() != DType::F64)
+    raise<InvalidArgument>("Expected both inputs to be Half, Float or Double tensors but got {} and {}", torch_name(re.dtype()), torch_name(im.dtype()));
+  auto v = align(b, {Operand{re}, Operand{im}}, re.dtype());
+  return b.complex(v[0], v[1]);
+}
+Value polar(Builder& b, Value magnitude, Value angle) {
+  Value both = complex_of(b, magnitude, angle);
+  Value length = b.real(both), at = b.imag(both);
+  return b.complex(b.multiply(length, b.cos(at)), b.multiply(length, b.sin(at)));
+}
+
 // ---- two reals ------------------------------------------------------------------------------------------------------------------
 
 template <auto F>
 Value real2(Builder& b, Operand x, Operand y) {
   DType result = float_result(result_type({x, y}));
+  if (is_complex(result)) raise<NotImplemented>("not implemented for '{}'", torch_name(result));
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return F(b, p, q); }, x, y);
 }
 
@@ -258,6 +337,7 @@ Value hypot_values(Builder& b, Value x, Value y) {
 Value hypot(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
   require_float("hypot_cpu", result);
+  refuse_complex("hypot_cpu", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return hypot_values(b, p, q); }, x, y);
 }
 
@@ -271,6 +351,7 @@ Value logaddexp_values(Builder& b, Value x, Value y) {
 Value logaddexp(Builder& b, Operand x, Operand y) {
   DType result = result_type({x, y});
   require_float("logaddexp_cpu", result);
+  if (is_complex(result)) raise<NotImplemented>("[logaddexp] complex numbers are not handled");
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) { return logaddexp_values(b, p, q); }, x, y);
 }
 
@@ -284,24 +365,24 @@ Value xlogy_scalar_first(Builder& b, Scalar x, Value y) { return real2<&xlogy_va
 
 constexpr Row kRows[] = {
     row("aten::exp", real_op<Op::Exponential>()),
-    row("aten::exp2", lower<&real<&exp2>>()),
+    row("aten::exp2", complex_too<&exp2>()),
     row("aten::expm1", real_op<Op::ExponentialMinusOne>()),
     row("aten::log", real_op<Op::Log>()),
     row("aten::log1p", real_op<Op::LogPlusOne>()),
-    row("aten::log2", lower<&real<&log2>>()),
-    row("aten::log10", lower<&real<&log10>>()),
+    row("aten::log2", complex_too<&log2>()),
+    row("aten::log10", complex_too<&log10>()),
     row("aten::sqrt", real_op<Op::Sqrt>()),
     row("aten::rsqrt", real_op<Op::Rsqrt>()),
-    row("aten::reciprocal", lower<&real<&reciprocal>>()),
+    row("aten::reciprocal", complex_too<&reciprocal>()),
     row("aten::sin", real_op<Op::Sine>()),
     row("aten::cos", real_op<Op::Cosine>()),
     row("aten::tan", real_op<Op::Tan>()),
-    row("aten::sinc", lower<&real<&sinc>>()),
+    row("aten::sinc", complex_too<&sinc>()),
     row("aten::asin", lower<&real<&asin>>()),
     row("aten::acos", lower<&real<&acos>>()),
     row("aten::atan", lower<&real<&atan>>()),
-    row("aten::sinh", lower<&real<&sinh>>()),
-    row("aten::cosh", lower<&real<&cosh>>()),
+    row("aten::sinh", complex_too<&sinh>()),
+    row("aten::cosh", complex_too<&cosh>()),
     row("aten::tanh", real_op<Op::Tanh>()),
     row("aten::asinh", lower<&real<&asinh>>()),
     row("aten::acosh", lower<&real<&acosh>>()),
@@ -322,6 +403,10 @@ constexpr Row kRows[] = {
     row("aten::trunc", lower<&rounding<&truncate>>()),
     row("aten::frac", lower<&frac>()),
     row("aten::nan_to_num", lower<&nan_to_num>()),
+    row("aten::angle", lower<&angle>()),
+    row("aten::conj_physical", lower<&conj_physical>()),
+    row("aten::complex", lower<&complex_of>()),
+    row("aten::polar", lower<&polar>()),
     row("aten::atan2", lower<&real2<&atan2>>()),
     row("aten::hypot", lower<&hypot>()),
     row("aten::logaddexp", lower<&logaddexp>()),

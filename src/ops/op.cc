@@ -1,7 +1,10 @@
 #include "ops/op.h"
 
+#include <cmath>
+#include <limits>
 #include <unordered_map>
 
+#include "hlo/elements.h"
 #include "ops/promotion.h"
 #include "ops/tables.h"
 
@@ -12,7 +15,7 @@ namespace {
 constexpr std::span<const Row> (*kTables[])() = {
     arithmetic_rows, math_rows, activation_rows, logic_rows, creation_rows, shape_rows, reduction_rows, extremum_rows,
     matmul_rows, convolution_rows, loss_rows, norm_rows, batch_norm_rows, pooling_rows, padding_rows, upsample_rows, rnn_rows,
-    attention_rows, block_attention_rows, indexing_rows, scatter_rows, sorting_rows, random_rows, optim_rows, amp_rows,
+    attention_rows, block_attention_rows, indexing_rows, scatter_rows, mask_rows, sorting_rows, random_rows, optim_rows, amp_rows,
 };
 
 struct Table {
@@ -45,7 +48,7 @@ const Row* find_row(std::string_view name) {
 }
 
 DType Number::category() const {
-  constexpr DType kCategories[] = {DType::Pred, DType::S64, DType::F64, DType::C128};
+  constexpr DType kCategories[] = {DType::Pred, DType::S64, DType::F64, DType::C128, DType::U64};
   return kCategories[value.index()];
 }
 
@@ -53,6 +56,7 @@ double Number::as_double() const {
   if (auto* b = std::get_if<bool>(&value)) return *b;
   if (auto* i = std::get_if<int64_t>(&value)) return static_cast<double>(*i);
   if (auto* d = std::get_if<double>(&value)) return *d;
+  if (auto* u = std::get_if<uint64_t>(&value)) return static_cast<double>(*u);
   auto z = std::get<std::complex<double>>(value);
   if (z.imag() != 0) raise<InvalidArgument>("value cannot be converted to type double without overflow");
   return z.real();
@@ -69,20 +73,77 @@ int64_t Number::as_int() const {
 
 Value Scalar::as(Builder& b, DType dtype) const {
   if (!known) return convert(b, parameter, dtype);
-  if (dtype == DType::Pred) return b.constant(dtype, known->category() == DType::C128 || known->as_double() != 0 ? 1 : 0);
-  if (is_complex(dtype) && known->category() == DType::C128) return b.constant(dtype, std::get<std::complex<double>>(known->value));
-  if (is_integer(dtype)) {
-    // Wraps as a C cast does; the constant itself must be exact.
-    int64_t v = known->as_int();
-    int bits = static_cast<int>(8 * byte_size(dtype));
-    if (bits < 64) {
-      uint64_t low = static_cast<uint64_t>(v) & ((uint64_t{1} << bits) - 1);
-      bool negative = is_signed_integer(dtype) && (low >> (bits - 1));
-      v = static_cast<int64_t>(low) - (negative ? int64_t{1} << bits : 0);
-    }
-    return b.constant(dtype, v);
+  if (auto* z = std::get_if<std::complex<double>>(&known->value)) {
+    if (is_complex(dtype)) return b.constant(dtype, *z);
+    if (dtype == DType::Pred) return b.constant(dtype, *z != 0.0 ? 1 : 0);
   }
-  return b.constant(dtype, known->as_double());
+  if (dtype == DType::Pred) return b.constant(dtype, known->as_double() != 0 ? 1 : 0);
+  auto* beyond = std::get_if<uint64_t>(&known->value);
+  if (is_integer(dtype)) {  // wraps as a C cast does
+    uint64_t bits = beyond ? *beyond : static_cast<uint64_t>(known->as_int());
+    return b.literal({dtype, {}}, hlo::encode_integer(dtype, bits).data());
+  }
+  // An integer is rounded once.
+  return known->category() == DType::S64 ? b.constant(dtype, known->as_int()) : b.constant(dtype, known->as_double());
+}
+
+namespace {
+
+// As messages of PyTorch's call it.
+std::string_view c_name(DType dtype) {
+  switch (dtype) {
+    case DType::S8: return "int8_t";
+    case DType::S16: return "int16_t";
+    case DType::S32: return "int32_t";
+    case DType::S64: return "int64_t";
+    case DType::U8: return "uint8_t";
+    case DType::U16: return "uint16_t";
+    case DType::U32: return "uint32_t";
+    case DType::U64: return "uint64_t";
+    case DType::F16: return "c10::Half";
+    case DType::BF16: return "c10::BFloat16";
+    case DType::F32: return "float";
+    case DType::C64: return "c10::complex<float>";
+    default: return torch_name(dtype);
+  }
+}
+
+// c10::overflows.
+bool overflows(const Number& number, DType dtype) {
+  if (is_complex(dtype)) {
+    auto* z = std::get_if<std::complex<double>>(&number.value);
+    DType part = dtype == DType::C64 ? DType::F32 : DType::F64;
+    return z ? overflows({z->real()}, part) || overflows({z->imag()}, part) : overflows(number, part);
+  }
+  if (auto* z = std::get_if<std::complex<double>>(&number.value)) return z->imag() != 0 || overflows({z->real()}, dtype);
+  if (is_integer(dtype)) {
+    int bits = static_cast<int>(8 * byte_size(dtype)) - is_signed_integer(dtype);
+    uint64_t greatest = ~uint64_t{0} >> (64 - bits);
+    if (auto* u = std::get_if<uint64_t>(&number.value)) return *u > greatest;
+    if (auto* i = std::get_if<int64_t>(&number.value)) {
+      uint64_t magnitude = *i < 0 ? -static_cast<uint64_t>(*i) : static_cast<uint64_t>(*i);
+      return *i < 0 ? magnitude > greatest + is_signed_integer(dtype) : magnitude > greatest;
+    }
+    double v = number.as_double(), end = std::ldexp(1.0, bits);
+    return !(v >= (is_signed_integer(dtype) ? -end : 0) && v < end);
+  }
+  double v = number.as_double();
+  if (!is_float(dtype) || dtype == DType::F64 || !std::isfinite(v)) return false;
+  hlo::FloatFormat format = hlo::float_format(dtype);
+  double unit = std::ldexp(1.0, -format.mantissa_bits);
+  double greatest = std::ldexp(format.finite_only ? 2 - 2 * unit : 2 - unit, format.bias() + format.finite_only);
+  return std::abs(v) > greatest;
+}
+
+}  // namespace
+
+void check_fits(const Number& number, DType dtype) {
+  if (dtype != DType::Pred && overflows(number, dtype))
+    raise<InvalidArgument>("value cannot be converted to type {} without overflow", c_name(dtype));
+}
+
+void check_parameter_fits(const Row& row, size_t index, const Number& number, DType result) {
+  if (row.fits >> index & 1) check_fits(number, row.in_compute_type ? compute_type(result) : result);
 }
 
 Operand Scalar::operand(Builder& b) const { return {known ? as(b, category()) : parameter, true}; }

@@ -39,10 +39,10 @@ using hlo::Builder;
 using hlo::Dims;
 using hlo::Value;
 
-// A Python number with its category: a bool, an int, a float or a complex.
+// A Python number with its category: a bool, an int (an unsigned one where no int64 holds it), a float or a complex.
 struct Number {
-  std::variant<bool, int64_t, double, std::complex<double>> value;
-  DType category() const;  // Pred, S64, F64 or C128
+  std::variant<bool, int64_t, double, std::complex<double>, uint64_t> value;
+  DType category() const;  // Pred, S64, F64, C128 or U64
   double as_double() const;
   int64_t as_int() const;
   friend bool operator==(const Number&, const Number&) = default;
@@ -84,7 +84,14 @@ struct Row {
   bool random = false;
   bool specialise = false;  // every Scalar is known: its value is part of the program
   uint64_t scalars = 0;     // bit i: parameter i of the function, Random not counted, is a Scalar
+  uint64_t fits = 0;        // bit i: parameter i must lie within the first output's dtype; bits of `scalars`
+  bool in_compute_type = false;  // ... within the dtype that it is computed in
 };
+
+// A number that becomes an element of `dtype` must lie within it (negative integers may wrap): InvalidArgument otherwise.
+void check_fits(const Number& number, DType dtype);
+// The same of the numbers of a call that are parameters of its program; lowerings look at the known ones. `result`: the first output.
+void check_parameter_fits(const Row& row, size_t index, const Number& number, DType result);
 
 // Every op that Flambeau has. Rows are found by name in constant time; indices are stable within a process.
 std::span<const Row> all_rows();
@@ -208,9 +215,17 @@ constexpr Entry lower() {
   return {&detail::Lower<F>::run, detail::Lower<F>::random, detail::Lower<F>::scalars};
 }
 
-enum class Mark { None, Specialise };
+enum class Mark {
+  None,
+  Specialise,
+  Fits,       // every Scalar must lie within the first output's dtype
+  AlphaFits,  // the last one must, within the dtype of computation
+};
 constexpr Row row(std::string_view name, Entry entry, Mark mark = Mark::None) {
-  return {name, entry.lower, entry.random, mark == Mark::Specialise, entry.scalars};
+  uint64_t last = entry.scalars;
+  while (last & (last - 1)) last &= last - 1;  // its highest bit
+  uint64_t fits = mark == Mark::Fits ? entry.scalars : mark == Mark::AlphaFits ? last : 0;
+  return {name, entry.lower, entry.random, mark == Mark::Specialise, entry.scalars, fits, mark == Mark::AlphaFits};
 }
 
 }  // namespace flambeau::ops

@@ -44,18 +44,23 @@ inline void refuse_bool(std::string_view op, DType dtype) {
 inline void require_float(std::string_view op, DType dtype) {
   if (!is_float(dtype) && !is_complex(dtype)) refuse_dtype(op, dtype);
 }
+inline void refuse_complex(std::string_view op, DType dtype) {
+  if (is_complex(dtype)) refuse_dtype(op, dtype);
+}
 inline void require_integral(std::string_view op, DType dtype) {
   if (is_float(dtype) || is_complex(dtype)) refuse_dtype(op, dtype);
 }
 
-// A number that becomes an element of `dtype` must lie within it (negative integers may wrap); where it is a parameter of the
-// program, whoever passes it has to look.
-void check_fits(const Scalar& number, DType dtype);
+// A known number must lie within `dtype`; the marks Fits and AlphaFits have those looked at that are parameters of the program.
+inline void check_fits(const Scalar& number, DType dtype) {
+  if (number.known) check_fits(*number.known, dtype);
+}
 
 // Used by several files.
 Value is_nan(Builder& b, Value x);                   // Pred; false for integers
 Value truncate(Builder& b, Value x);                 // towards zero, a float in its own dtype
 Value erf(Builder& b, Value x);                      // F32 or F64
+Value inverse_erf(Builder& b, Value x);              // likewise, -1 < x < 1
 Value polynomial(Builder& b, Value x, std::span<const double> coefficients);  // the highest power first
 
 }  // namespace flambeau::ops

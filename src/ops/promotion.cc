@@ -65,7 +65,7 @@ DType result_type(std::span<const Operand> operands) {
   auto add = [](std::optional<DType>& state, DType t) { state = state ? promote_types(*state, t) : t; };
   for (const Operand& x : operands) {
     DType t = x.value.dtype();
-    if (x.wrapped) t = is_complex(t) ? DType::C64 : is_float(t) ? kDefaultFloat : t;
+    if (x.wrapped) t = is_complex(t) ? DType::C64 : is_float(t) ? kDefaultFloat : t == DType::U64 ? DType::S64 : t;
     add(x.value.rank() > 0 ? with_dims : x.wrapped ? wrapped : zero_dim, t);
   }
   auto result = combine(with_dims, combine(zero_dim, wrapped));
@@ -99,7 +99,7 @@ Value convert(Builder& b, Value x, DType dtype) {
   if (x.dtype() == dtype) return x;
   if (is_complex(x.dtype()) && !is_complex(dtype) && dtype != DType::Pred) x = b.real(x);
   if (dtype == DType::Pred) return b.compare(x, b.broadcast(b.constant(x.dtype(), 0), x.dims()), hlo::Comparison::NE);
-  if (dtype == DType::U8 && is_float(x.dtype())) x = b.convert(x, DType::S64);
+  if (is_integer(dtype) && is_float(x.dtype()) && (byte_size(dtype) < 4 || dtype == DType::U32)) x = b.convert(x, DType::S64);
   return b.convert(x, dtype);
 }
 

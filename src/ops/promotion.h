@@ -34,7 +34,7 @@ inline DType compute_type(DType t) { return t == DType::F16 || t == DType::BF16 
 // The shape that all operands broadcast to. InvalidArgument with PyTorch's message when there is none.
 Dims broadcast_dims(const Dims& a, const Dims& b);
 
-// As Tensor.to(dtype): floats become bool by != 0, and wrap through int64 on their way to uint8.
+// As Tensor.to(dtype): floats become bool by != 0, and wrap through int64 on their way to narrower integers.
 Value convert(Builder& b, Value x, DType dtype);
 
 // Each operand in `dtype`, broadcast to the common shape. Conversion comes first: it is cheaper before the broadcast.

@@ -70,7 +70,7 @@ Value prod_dim(Builder& b, Value x, int64_t dim, bool keepdim, std::optional<DTy
 }
 
 Value nansum(Builder& b, Value x, std::optional<Dims> dims, bool keepdim, std::optional<DType> dtype) {
-  if (is_complex(x.dtype())) raise<InvalidArgument>("nansum does not support complex inputs");
+  if (is_complex(x.dtype())) raise<InvalidArgument>("nansum on CPU does not support complex inputs");
   if (is_float(x.dtype())) x = b.select(is_nan(b, x), zeros(b, x.dtype(), x.dims()), x);
   return sum_dims(b, x, std::move(dims), keepdim, dtype);
 }
@@ -124,6 +124,11 @@ struct Moments {
 
 // In two passes: the mean, then the squared distances from it.
 Moments moments(Builder& b, Value x, const std::optional<Dims>& dims, const std::optional<Scalar>& correction, bool keepdim, bool root) {
+  if (is_complex(x.dtype())) {  // the variance of the parts together, a real
+    Moments re = moments(b, b.real(x), dims, correction, keepdim, false), im = moments(b, b.imag(x), dims, correction, keepdim, false);
+    Value variance = b.add(re.variance, im.variance);
+    return {root ? b.sqrt(variance) : variance, b.complex(re.mean, im.mean)};
+  }
   if (!is_float(x.dtype())) raise<InvalidArgument>("std and var only support floating point and complex dtypes");
   Dims reduced = reduced_dims(dims, x.rank());
   double count = static_cast<double>(reduced_count(x.dims(), reduced));
@@ -155,19 +160,21 @@ Value norm_of(Builder& b, Value x, double p, const Dims& dims, bool keepdim) {
   auto over = [&](Value v, Reduction kind) { return reduce_over(b, v, dims, keepdim, kind); };
   Value magnitude = b.abs(x);
   if (std::isinf(p)) return over(magnitude, p > 0 ? Reduction::Max : Reduction::Min);
-  if (p == 0) return over(b.convert(convert(b, x, DType::Pred), x.dtype()), Reduction::Sum);
+  if (p == 0) return over(b.convert(convert(b, x, DType::Pred), magnitude.dtype()), Reduction::Sum);
   if (p == 1) return over(magnitude, Reduction::Sum);
-  if (p == 2) return b.sqrt(over(b.multiply(x, x), Reduction::Sum));
-  Value sum = over(b.power(magnitude, constant_like(b, x, p)), Reduction::Sum);
+  if (p == 2) {
+    Value square = is_complex(x.dtype()) ? b.add(b.multiply(b.real(x), b.real(x)), b.multiply(b.imag(x), b.imag(x))) : b.multiply(x, x);
+    return b.sqrt(over(square, Reduction::Sum));
+  }
+  Value sum = over(b.power(magnitude, constant_like(b, magnitude, p)), Reduction::Sum);
   return b.power(sum, constant_like(b, sum, 1 / p));
 }
 
 Value vector_norm(Builder& b, Value x, Scalar order, std::optional<Dims> dims, bool keepdim, std::optional<DType> dtype) {
   DType result = dtype.value_or(x.dtype());
-  if (is_complex(x.dtype()) || is_complex(result)) raise<NotImplemented>("[linalg_vector_norm] complex numbers are not handled");
-  if (!is_float(x.dtype()))
+  if (!is_float(x.dtype()) && !is_complex(x.dtype()))
     raise<InvalidArgument>("linalg.vector_norm: Expected a floating point or complex tensor as input. Got {}", torch_name(x.dtype()));
-  if (!is_float(result))
+  if (!is_float(result) && !is_complex(result))
     raise<InvalidArgument>("linalg.vector_norm: dtype should be floating point or complex. Got {}", torch_name(result));
   if (promote_types(x.dtype(), result) != result)
     raise<InvalidArgument>("linalg.vector_norm: the dtype of the input ({}) should be convertible without narrowing to the specified dtype "
@@ -178,11 +185,12 @@ Value vector_norm(Builder& b, Value x, Scalar order, std::optional<Dims> dims, b
     raise<InvalidArgument>("linalg.vector_norm cannot compute the {} norm on an empty dimension because the operation does not have an "
                            "identity", p);
   Value y = convert(b, x, compute_type(result));
-  return convert(b, norm_of(b, y, p, reduced, keepdim), result);
+  Value norm = norm_of(b, y, p, reduced, keepdim);
+  return is_complex(result) ? norm : convert(b, norm, result);  // of complex numbers it is a real
 }
 
 Value norm_over(Builder& b, Value x, const std::optional<Scalar>& p, std::optional<Dims> dims, bool keepdim, std::optional<DType> dtype) {
-  if (!is_float(x.dtype()))
+  if (!is_float(x.dtype()) && !is_complex(x.dtype()))
     raise<InvalidArgument>("norm(): input dtype should be either floating point or complex. Got {} instead.", torch_name(x.dtype()));
   return vector_norm(b, x, p.value_or(Scalar{Number{2.0}, {}}), std::move(dims), keepdim, dtype);
 }
@@ -234,6 +242,12 @@ Value scan(Builder& b, Value x, int64_t dim, hlo::Op op) {
   Value merged = b.reshape(b.concatenate(columns, dim + 1), replaced(x.dims(), dim, 2 * evens));
   return b.slice_dim(merged, dim, 0, n);
 }
+
+}  // namespace
+
+Value running_sum(Builder& b, Value x, int64_t dim) { return scan(b, x, dim, hlo::Op::Add); }
+
+namespace {
 
 template <hlo::Op op>
 Value cumulative(Builder& b, Value x, int64_t dim, std::optional<DType> dtype) {

@@ -14,6 +14,9 @@ Value reduce_over(Builder& b, Value x, const Dims& dims, bool keepdim, hlo::Redu
 // A result without the dimensions `reduced` of `dims`, or with size 1 there.
 Value with_kept(Builder& b, Value reduced_value, const Dims& dims, const Dims& reduced, bool keepdim);
 
+// x[0] + ... + x[i] along `dim`, in x's dtype.
+Value running_sum(Builder& b, Value x, int64_t dim);
+
 // How many elements of `dims` go into one result.
 int64_t reduced_count(const Dims& dims, const Dims& reduced);
 

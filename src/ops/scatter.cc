@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/check.h"
+#include "ops/pointwise.h"
 #include "ops/tables.h"
 #include "ops/tensor_util.h"
 
@@ -129,6 +130,7 @@ Value scatter_src(Builder& b, Value self, int64_t dim, Value index, Value src) {
   return scatter_with(b, "scatter", self, dim, index, src, {});
 }
 Value scatter_value(Builder& b, Value self, int64_t dim, Value index, const Scalar& value) {
+  check_fits(value, self.dtype());
   return scatter_with(b, "scatter", self, dim, index, b.broadcast(value.as(b, self.dtype()), index.dims()), {});
 }
 Value scatter_src_reduce(Builder& b, Value self, int64_t dim, Value index, Value src, const std::string& reduce) {
@@ -136,6 +138,7 @@ Value scatter_src_reduce(Builder& b, Value self, int64_t dim, Value index, Value
 }
 Value scatter_value_reduce(Builder& b, Value self, int64_t dim, Value index, const Scalar& value,
                            const std::string& reduce) {
+  check_fits(value, self.dtype());
   Value src = b.broadcast(value.as(b, self.dtype()), index.dims());
   return scatter_with(b, "scatter", self, dim, index, src, add_or_multiply(reduce));
 }
@@ -255,6 +258,7 @@ Value fill_rows(Builder& b, Value self, int64_t dim, Value index, Value value) {
 }
 
 Value index_fill_scalar(Builder& b, Value self, int64_t dim, Value index, const Scalar& value) {
+  check_fits(value, self.dtype());
   return fill_rows(b, self, dim, index, value.as(b, self.dtype()));
 }
 Value index_fill_tensor(Builder& b, Value self, int64_t dim, Value index, Value value) {
@@ -285,15 +289,15 @@ Value put(Builder& b, Value self, Value index, Value source, bool accumulate) {
 
 constexpr Row kRows[] = {
     row("aten::scatter.src", lower<&scatter_src>()),
-    row("aten::scatter.value", lower<&scatter_value>()),
+    row("aten::scatter.value", lower<&scatter_value>(), Mark::Fits),
     row("aten::scatter.reduce", lower<&scatter_src_reduce>()),
-    row("aten::scatter.value_reduce", lower<&scatter_value_reduce>()),
+    row("aten::scatter.value_reduce", lower<&scatter_value_reduce>(), Mark::Fits),
     row("aten::scatter_add", lower<&scatter_add>()),
     row("aten::scatter_reduce.two", lower<&scatter_reduce>()),
     row("aten::index_add", lower<&index_add>()),
     row("aten::index_copy", lower<&index_copy>()),
     row("aten::index_reduce", lower<&index_reduce>()),
-    row("aten::index_fill.int_Scalar", lower<&index_fill_scalar>()),
+    row("aten::index_fill.int_Scalar", lower<&index_fill_scalar>(), Mark::Fits),
     row("aten::index_fill.int_Tensor", lower<&index_fill_tensor>()),
     row("aten::put", lower<&put>()),
 };

@@ -15,4 +15,8 @@ inline Value add_rows(Builder& b, Value x, int64_t dim, Value index, Value updat
   return put_rows(b, x, dim, index, updates, hlo::Reduction::Sum);
 }
 
+// self[.., mask, ..] = values, or += values: the mask stands for the dimensions from `first` on. The k-th true place takes row k of
+// `values`, so nothing depends on how many there are (masks.cc).
+Value put_at_mask(Builder& b, Value self, Value mask, int64_t first, Value values, bool accumulate);
+
 }  // namespace flambeau::ops

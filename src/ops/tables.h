@@ -32,6 +32,7 @@ std::span<const Row> attention_rows();
 std::span<const Row> block_attention_rows();
 std::span<const Row> indexing_rows();
 std::span<const Row> scatter_rows();
+std::span<const Row> mask_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> random_rows();
 std::span<const Row> optim_rows();

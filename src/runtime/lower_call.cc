@@ -68,15 +68,8 @@ std::vector<ops::Argument> lower_arguments(Builder& b, std::span<const Recorded>
   return result;
 }
 
-Key signature(const ops::Row& row, std::span<const Recorded> arguments, const DeviceMesh* mesh) {
-  KeyHasher h;
-  h.add(row.name, arguments.size(), mesh ? mesh->hash : 0);
-  for (const Recorded& argument : arguments) hash_signature(h, argument);
-  return h.key();
-}
-
-std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& row, std::span<const Recorded> arguments,
-                                              const DeviceMesh* mesh) {
+static std::vector<std::optional<Type>> remembered_types(const Key& key, const ops::Row& row, std::span<const Recorded> arguments,
+                                                         const DeviceMesh* mesh) {
   static std::mutex mutex;
   static auto* cache = new std::unordered_map<Key, std::vector<std::optional<Type>>, KeyHash>;
   {
@@ -86,6 +79,24 @@ std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& ro
   std::vector<std::optional<Type>> types = lower_for_types(row, arguments, mesh);
   std::lock_guard lock(mutex);
   return cache->emplace(key, std::move(types)).first->second;
+}
+
+Key signature(const ops::Row& row, std::span<const Recorded> arguments, const DeviceMesh* mesh) {
+  KeyHasher h;
+  h.add(row.name, arguments.size(), mesh ? mesh->hash : 0);
+  for (const Recorded& argument : arguments) hash_signature(h, argument);
+  return h.key();
+}
+
+std::vector<std::optional<Type>> result_types(const Key& key, const ops::Row& row, std::span<const Recorded> arguments,
+                                              const DeviceMesh* mesh) {
+  std::vector<std::optional<Type>> types = remembered_types(key, row, arguments, mesh);
+  // The lowering saw no value of a number that is a parameter of the program.
+  if (row.fits != 0 && !types.empty() && types[0])
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (auto* n = std::get_if<RecordedNumber>(&arguments[i]); n && n->parameter)
+        ops::check_parameter_fits(row, i, n->number, types[0]->dtype);
+  return types;
 }
 
 }  // namespace flambeau::runtime

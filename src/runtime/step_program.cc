@@ -82,7 +82,7 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
     results.push_back(Storage::create(result_types_[i].bytes()));
     targets.push_back({results.back(), result_outputs_[i]});
   }
-  engine.launcher().run(*program(), {externals, {}, position}, storages, targets,
+  engine.launcher().run(*program(), {externals, trace_->numbers(), position}, storages, targets,
                         fmt::format("the step '{}' that was to give this tensor failed: ", name_));
   return results;
 }

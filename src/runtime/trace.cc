@@ -40,7 +40,7 @@ std::vector<bool> needed_values(const Trace& trace, std::span<const ValueId> wan
 }
 
 Trace::Trace(TraceKind kind, Trace* outer, TraceContext context)
-    : id_(next_trace++), kind_(kind), outer_(outer), context_(context) {}
+    : id_(next_trace++), kind_(kind), outer_(outer), context_(context), numbers_are_parameters_(kind == TraceKind::Strict) {}
 Trace::~Trace() = default;
 
 static thread_local Trace* t_current = nullptr;
@@ -147,8 +147,9 @@ ValueId Trace::dense(const TensorRef& tensor) {
 RecordedNumber Trace::number(const NumberRef& ref, bool specialise) {
   RecordedNumber n{ref.number, ref.as_tensor, ref.dtype, false};
   DType category = ref.number.category();
-  bool common = !ref.as_tensor && category != DType::C128 && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);
-  n.parameter = kind_ == TraceKind::Strict && !specialise && !common && (category == DType::F64 || category == DType::S64);
+  if (category != DType::F64 && category != DType::S64) return n;  // of the others few are in use
+  bool common = !ref.as_tensor && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);
+  n.parameter = numbers_are_parameters_ && !specialise && !common;
   return n;
 }
 

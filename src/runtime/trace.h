@@ -121,6 +121,9 @@ class Trace {
   const DeviceMesh* mesh() const { return context_.mesh; }
   const Devices* devices() const { return context_.devices; }
 
+  // Whether numbers of calls from now on are parameters of the program; at first so in strict mode only.
+  void make_numbers_parameters(bool on) { numbers_are_parameters_ = on; }
+
   // A value that the caller gives at each run: a declared input, a loop's index or carry.
   ValueId add_input(Type type, hlo::Sharding sharding = {});
 
@@ -192,6 +195,7 @@ class Trace {
   TraceKind kind_;
   Trace* outer_;
   TraceContext context_;
+  bool numbers_are_parameters_;
   bool random_ = false;
   uint64_t drawn_ = 0;
   std::vector<Type> types_;

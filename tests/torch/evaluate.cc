@@ -1,182 +1,147 @@
 #include "evaluate.h"
 
+#include <algorithm>
+#include <map>
 #include <optional>
-#include <utility>
+#include <unordered_map>
 
-#include "hlo/graph.h"
-#include "ops/check.h"
-#include "ops/op.h"
-#include "pjrt/pjrt.h"
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "device/device.h"
+#include "runtime/recording.h"
+#include "runtime/step_program.h"
 
 namespace flambeau::op_test {
 
 namespace {
 
-constexpr std::pair<at::ScalarType, DType> kTypes[] = {
-    {at::kBool, DType::Pred},    {at::kByte, DType::U8},         {at::kChar, DType::S8},   {at::kShort, DType::S16},
-    {at::kInt, DType::S32},      {at::kLong, DType::S64},        {at::kHalf, DType::F16},  {at::kBFloat16, DType::BF16},
-    {at::kFloat, DType::F32},    {at::kDouble, DType::F64},      {at::kComplexFloat, DType::C64},
-    {at::kComplexDouble, DType::C128}, {at::kUInt16, DType::U16}, {at::kUInt32, DType::U32}, {at::kUInt64, DType::U64},
-};
+using runtime::Engine;
+using Arguments = std::vector<c10::IValue>;
 
-DType to_ours(at::ScalarType t) {
-  for (auto [torch, ours] : kTypes)
-    if (torch == t) return ours;
-  raise<InvalidArgument>("[op test] no element type for {}", c10::toString(t));
-}
-
-at::ScalarType to_torch(DType t) {
-  for (auto [torch, ours] : kTypes)
-    if (ours == t) return torch;
-  raise<InvalidArgument>("[op test] no scalar type for {}", torch_name(t));
-}
-
-// A graph that grows by one call after another, with the tensors that its parameters stand for.
-class Program {
+class Environment : public testing::Environment {
  public:
-  Program() : builder_(graph_) {}
+  void SetUp() override { device::initialize({}, true); }
+};
+const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
-  void add(const Call& call, Outcome& outcome) {
-    const ops::Row* row = ops::find_row(call.row);
-    Slot slot{&outcome, {}, {}};
-    try {
-      if (!row) raise<NotImplemented>("no row {}", call.row);
-      std::vector<ops::Argument> arguments;
-      const auto& schema = call.op.schema().arguments();
-      for (size_t i = 0; i < schema.size(); ++i)
-        if (!says_where(schema[i])) arguments.push_back(convert(call.arguments[i], *schema[i].real_type(), row->specialise || call.numbers_known));
-      ops::Random random;
-      if (row->random) random = {parameter(at::scalar_tensor(12345, at::kUInt64)), parameter(at::scalar_tensor(7, at::kUInt64))};
-      ops::CheckScope scope;
-      slot.outputs = row->lower(builder_, arguments, row->random ? &random : nullptr);
-      slot.checks = scope.checks();
-    } catch (const Error& error) {
-      outcome.raised = true;
-      outcome.error = error.what();
-      return;
+// Copies of tensors on a device, with their strides; views of one storage become views of one copy.
+class Copies {
+ public:
+  explicit Copies(c10::Device device, bool exactly = false) : device_(device), exactly_(exactly) {}
+
+  at::Tensor operator()(const at::Tensor& t) {
+    if (!t.defined()) return t;
+    auto [it, is_new] = bases_.try_emplace(t.storage().unsafeGetStorageImpl());
+    if (is_new) {
+      at::ScalarType dtype = exactly_ && is_narrow(t) ? at::kDouble : t.scalar_type();
+      it->second = (is_whole(t) ? t : storage_of(t)).to(device_, dtype, /*non_blocking=*/false, /*copy=*/true);
     }
-    slots_.push_back(std::move(slot));
+    return is_whole(t) ? it->second.view(t.sizes()) : it->second.as_strided(t.sizes(), t.strides(), t.storage_offset());
   }
 
-  void run(const pjrt::Client& client) {
-    std::vector<hlo::Value> results;
-    for (const Slot& slot : slots_) {
-      for (hlo::Value v : slot.outputs)
-        if (v) results.push_back(v);
-      for (const auto& check : slot.checks) results.push_back(check.failed);
+  c10::IValue operator()(const c10::IValue& value) {
+    if (value.isTensor()) return (*this)(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& t : value.toTensorVector()) list.push_back((*this)(t));
+      return list;
     }
-    if (results.empty()) return;
-    graph_.set_results(results);
-    hlo::simplify(graph_);
-    pjrt::CompileOptions options;
-    if (client.platform_name() == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;  // else a NaN may be lost
-    auto executable = client.compile(hlo::print(graph_), options);
-    std::vector<std::unique_ptr<pjrt::Buffer>> inputs;
-    std::vector<const pjrt::Buffer*> arguments;
-    for (const at::Tensor& t : tensors_) {
-      inputs.push_back(client.upload({t.data_ptr(), to_ours(t.scalar_type()), t.sizes()}, client.addressable_devices()[0]));
-      arguments.push_back(inputs.back().get());
+    if (value.isList() && value.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : value.toListRef()) list.push_back(item.isNone() ? std::nullopt : std::optional((*this)(item.toTensor())));
+      return list;
     }
-    auto outputs = executable->execute(arguments);
-    size_t next = 0;
-    auto download = [&]() {
-      const pjrt::Buffer& buffer = *outputs[next++];
-      at::Tensor t = at::empty(at::IntArrayRef(buffer.dims().data(), buffer.dims().size()), to_torch(buffer.dtype()));
-      if (t.numel()) buffer.to_host(t.data_ptr());
-      return t;
-    };
-    for (const Slot& slot : slots_) {
-      for (hlo::Value v : slot.outputs) slot.outcome->outputs.push_back(v ? download() : at::Tensor());
-      for (const auto& check : slot.checks)
-        if (download().item<bool>()) {
-          slot.outcome->raised = true;
-          slot.outcome->error = check.message;
-        }
-    }
+    return value;
   }
 
  private:
-  struct Slot {
-    Outcome* outcome;
-    std::vector<hlo::Value> outputs;
-    std::vector<ops::Check> checks;
-  };
-
-  hlo::Value parameter(const at::Tensor& t) {
-    tensors_.push_back(t.contiguous());
-    auto sizes = t.sizes();
-    return graph_.add_parameter({to_ours(t.scalar_type()), {sizes.begin(), sizes.end()}});
+  static bool is_whole(const at::Tensor& t) { return t.is_contiguous() && t.storage_offset() == 0 && t.nbytes() == t.storage().nbytes(); }
+  static at::Tensor storage_of(const at::Tensor& t) {
+    return at::empty({0}, t.options()).set_(t.storage(), 0, {static_cast<int64_t>(t.storage().nbytes() / t.itemsize())}, {1});
   }
 
-  ops::Operand operand(const at::Tensor& t) { return {parameter(t), t.unsafeGetTensorImpl()->is_wrapped_number()}; }
-
-  ops::Scalar scalar(const c10::Scalar& s, bool known) {
-    if (!known) return {{}, parameter(at::scalar_tensor(s, s.type()))};
-    if (s.isBoolean()) return {ops::Number{s.to<bool>()}, {}};
-    if (s.isIntegral(false)) return {ops::Number{s.to<int64_t>()}, {}};
-    if (s.isComplex()) {
-      auto z = s.to<c10::complex<double>>();
-      return {ops::Number{std::complex<double>(z.real(), z.imag())}, {}};
-    }
-    return {ops::Number{s.to<double>()}, {}};
-  }
-
-  ops::Argument convert(const c10::IValue& value, const c10::Type& type, bool known) {
-    if (value.isNone()) return std::monostate{};
-    switch (type.kind()) {
-      case c10::TypeKind::OptionalType: return convert(value, *type.containedType(0), known);
-      case c10::TypeKind::TensorType:
-        if (!value.toTensor().defined()) return std::monostate{};
-        return operand(value.toTensor());
-      case c10::TypeKind::NumberType: return scalar(value.toScalar(), known);
-      case c10::TypeKind::ScalarTypeType: return to_ours(value.toScalarType());
-      case c10::TypeKind::IntType:
-      case c10::TypeKind::SymIntType: return value.toInt();
-      case c10::TypeKind::FloatType: return value.toDouble();
-      case c10::TypeKind::BoolType: return value.toBool();
-      case c10::TypeKind::StringType: return value.toStringRef();
-      case c10::TypeKind::ListType: return convert_list(value, *type.containedType(0));
-      default: raise<InvalidArgument>("[op test] no argument of type {}", type.str());
-    }
-  }
-
-  ops::Argument convert_list(const c10::IValue& value, const c10::Type& element) {
-    switch (element.kind()) {
-      case c10::TypeKind::TensorType:
-      case c10::TypeKind::OptionalType: {
-        std::vector<std::optional<ops::Operand>> operands;
-        for (const c10::IValue& item : value.toList())
-          operands.push_back(item.isNone() || !item.toTensor().defined() ? std::nullopt : std::optional(operand(item.toTensor())));
-        return operands;
-      }
-      case c10::TypeKind::BoolType: {
-        ops::Dims flags;
-        for (const c10::IValue& item : value.toList()) flags.push_back(item.toBool());
-        return flags;
-      }
-      case c10::TypeKind::IntType:
-      case c10::TypeKind::SymIntType: return ops::Dims(value.toIntVector());
-      default: raise<InvalidArgument>("[op test] no list of {}", element.str());
-    }
-  }
-
-  hlo::Graph graph_;
-  hlo::Builder builder_;
-  std::vector<at::Tensor> tensors_;
-  std::vector<Slot> slots_;
+  c10::Device device_;
+  bool exactly_;
+  std::unordered_map<const c10::StorageImpl*, at::Tensor> bases_;
 };
 
-const pjrt::Client& client() {
-  static const auto instance = pjrt::Client::create(pjrt::Plugin::load(pjrt::find_plugin()));
-  return *instance;
+c10::TypeKind kind_of(const c10::Argument& argument) {
+  auto type = argument.real_type();
+  return type->kind() == c10::TypeKind::OptionalType ? type->containedType(0)->kind() : type->kind();
+}
+
+Arguments copied(const Call& call, Copies& copies, c10::Device device) {
+  Arguments arguments;
+  const auto& schema = call.op.schema().arguments();
+  for (size_t i = 0; i < schema.size(); ++i) {
+    bool stays = std::ranges::count(call.on_host, i) > 0;
+    if (kind_of(schema[i]) == c10::TypeKind::DeviceObjType) arguments.emplace_back(device);
+    else arguments.push_back(stays ? call.arguments[i] : copies(call.arguments[i]));
+  }
+  return arguments;
+}
+
+bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+bool writes(const c10::OperatorHandle& op) { return std::ranges::any_of(op.schema().arguments(), is_written); }
+
+void flatten(const c10::IValue& value, std::vector<at::Tensor>& out) {
+  if (value.isTensor()) out.push_back(value.toTensor());
+  else if (value.isList())
+    for (const c10::IValue& item : value.toList()) flatten(item, out);
+}
+
+// Calls f; what it raises goes into the outcome.
+template <class F>
+void guarded(Outcome& outcome, F f) {
+  auto fail = [&](std::string_view kind, const std::string& text) {
+    outcome.raised = true;
+    outcome.kind = kind;
+    outcome.error = text.substr(0, text.find('\n'));
+    outcome.outputs.clear();
+  };
+  try {
+    f();
+  } catch (const c10::NotImplementedError& error) {
+    fail("NotImplementedError", error.what_without_backtrace());
+  } catch (const c10::IndexError& error) {
+    fail("IndexError", error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    fail("ValueError", error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    fail("TypeError", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail("RuntimeError", error.what());
+  }
+}
+
+// What the op returns; or, where it returns nothing, what it writes.
+std::vector<at::Tensor> call_boxed(const c10::OperatorHandle& op, Arguments arguments) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> outputs;
+  if (op.schema().returns().empty())
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (is_written(op.schema().arguments()[i])) flatten(arguments[i], outputs);
+  op.callBoxed(&arguments);
+  for (const c10::IValue& v : arguments) flatten(v, outputs);
+  return outputs;
+}
+
+// Whether `schema` is `functional` with some arguments written to, or with tensors behind them that are.
+bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& functional) {
+  const auto &ours = schema.arguments(), &theirs = functional.arguments();
+  if (ours.size() < theirs.size() || std::ranges::none_of(ours, is_written)) return false;
+  for (size_t i = 0; i < ours.size(); ++i)
+    if (i < theirs.size() ? *ours[i].type() != *theirs[i].type() || ours[i].name() != theirs[i].name() : !is_written(ours[i])) return false;
+  return true;
 }
 
 }  // namespace
 
+bool is_narrow(const at::Tensor& t) { return t.defined() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16); }
+
 bool says_where(const c10::Argument& argument) {
-  auto type = argument.real_type();
-  if (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0);
-  switch (type->kind()) {
+  switch (kind_of(argument)) {
     case c10::TypeKind::LayoutType:
     case c10::TypeKind::MemoryFormatType:
     case c10::TypeKind::DeviceObjType:
@@ -185,11 +150,80 @@ bool says_where(const c10::Argument& argument) {
   }
 }
 
-std::vector<Outcome> evaluate(std::span<const Call> calls) {
+std::vector<c10::OperatorHandle> forms_of(const c10::OperatorHandle& functional) {
+  static const auto* const kByName = [] {
+    auto* names = new std::multimap<std::string, c10::OperatorName>;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) names->emplace(name.name, name);
+    return names;
+  }();
+  std::vector<c10::OperatorHandle> forms;
+  const std::string base = functional.operator_name().name;
+  constexpr std::string_view kFunctional = "_functional";  // aten::normal_functional is the twin of aten::normal_
+  const std::string in_place = base.ends_with(kFunctional) ? base.substr(0, base.size() - kFunctional.size()) + "_" : base + "_";
+  for (const std::string& name : {base, in_place}) {
+    auto [begin, end] = kByName->equal_range(name);
+    for (auto it = begin; it != end; ++it) {
+      auto op = c10::Dispatcher::singleton().findSchema(it->second);
+      if (op && is_form_of(op->schema(), functional.schema()) && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) forms.push_back(*op);
+    }
+  }
+  return forms;
+}
+
+Outcome on_cpu(const Call& call, bool exactly) {
+  Outcome outcome;
+  guarded(outcome, [&] {
+    Copies copies(at::kCPU, exactly);
+    outcome.outputs = call_boxed(call.op, copied(call, copies, at::kCPU));
+  });
+  return outcome;
+}
+
+Outcome on_device_at_once(const Call& call) {
+  Outcome outcome;
+  Engine::get().set_debug(true);
+  guarded(outcome, [&] {
+    Copies copies(device::tpu());
+    for (const at::Tensor& t : call_boxed(call.op, copied(call, copies, device::tpu()))) outcome.outputs.push_back(t.defined() ? t.cpu() : t);
+  });
+  Engine::get().set_debug(false);
+  return outcome;
+}
+
+std::vector<Outcome> on_device(std::span<const Call> calls) {
   std::vector<Outcome> outcomes(calls.size());
-  Program program;
-  for (size_t i = 0; i < calls.size(); ++i) program.add(calls[i], outcomes[i]);
-  program.run(client());
+  Copies uploaded(device::tpu());
+  std::vector<Arguments> arguments;
+  for (const Call& call : calls) arguments.push_back(copied(call, uploaded, device::tpu()));
+  try {
+    runtime::Recording recording("ops");
+    for (size_t i = 0; i < calls.size(); ++i) {
+      Engine::current()->make_numbers_parameters(!calls[i].numbers_known);
+      guarded(outcomes[i], [&] {
+        Copies own(device::tpu());  // a call that writes does so to copies, or the next one would see it
+        if (writes(calls[i].op))
+          for (c10::IValue& value : arguments[i]) value = own(value);
+        outcomes[i].outputs = call_boxed(calls[i].op, std::move(arguments[i]));
+      });
+    }
+    std::vector<runtime::TensorRef> results;
+    for (const Outcome& outcome : outcomes)
+      for (const at::Tensor& t : outcome.outputs)
+        if (t.defined()) results.push_back(device::ref_of(t));
+    if (results.empty()) return outcomes;
+    auto program = recording.finish(results);
+    auto storages = program->run({}, device::random_source(std::nullopt));
+    Engine::get().synchronize();
+    size_t next = 0;
+    for (Outcome& outcome : outcomes)
+      for (at::Tensor& t : outcome.outputs)
+        if (t.defined()) {
+          t = device::make_tensor(storages[next], program->result_types()[next]).cpu();
+          ++next;
+        }
+  } catch (const std::exception&) {  // one of them alone will raise it too
+    std::ranges::transform(calls, outcomes.begin(), on_device_at_once);
+  }
   return outcomes;
 }
 

@@ -11,14 +11,19 @@
 //
 // Arguments are the schema's, in order, without layout, device, pin_memory, memory_format and generator; those at the end that
 // have defaults may be left out. A tensor without a dtype takes the case's: the case is run once a dtype of `.dtypes`.
-// What torch CPU refuses must be refused here; except that a kernel that the CPU lacks for float16 or bfloat16 is not a rule.
+// What torch CPU refuses must be refused here with an exception of its class; where the CPU alone lacks a kernel for float16 or bfloat16,
+// the answer is that of double precision.
+// Every call runs through PyTorch's dispatcher on tpu tensors, contiguous and strided ones in turn, with numbers that are part of the
+// program and such that are parameters of it, and beside it the op's in-place and out forms.
 // The test fails for a row of the op table without a case.
 #pragma once
 
+#include <complex>
 #include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -37,6 +42,8 @@ inline const DTypes kIntegers = {at::kByte, at::kChar, at::kShort, at::kInt, at:
 inline const DTypes kNumbers = {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
 inline const DTypes kFew = {at::kBool, at::kInt, at::kLong, at::kBFloat16, at::kFloat};  // where dtypes do not matter much
 inline const DTypes kFloat = {at::kFloat};
+inline const DTypes kComplex = {at::kComplexFloat, at::kComplexDouble};
+inline const DTypes kFloatsAndComplex = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
 
 // A seeded random tensor. Floats lie in [low, high); integers are drawn from the same range (cut to the dtype's).
 struct TensorSpec {
@@ -83,16 +90,18 @@ struct None {};
 inline constexpr None none{};
 
 struct Arg {
-  std::variant<None, bool, int64_t, double, std::string, Shape, at::ScalarType, TensorSpec, std::vector<Arg>> value;
+  std::variant<None, bool, int64_t, uint64_t, double, std::complex<double>, std::string, Shape, at::ScalarType, TensorSpec, std::vector<Arg>> value;
 
   Arg(None) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Arg(T v) {
     if constexpr (std::is_same_v<T, bool>) value = v;
+    else if constexpr (std::is_same_v<T, uint64_t>) value = v;
     else if constexpr (std::is_integral_v<T>) value = static_cast<int64_t>(v);
     else value = static_cast<double>(v);
   }
+  Arg(std::complex<double> z) : value(z) {}
   Arg(const char* text) : value(std::string(text)) {}
   Arg(Shape ints) : value(std::move(ints)) {}
   Arg(at::ScalarType t) : value(t) {}
@@ -112,9 +121,10 @@ struct Options {
   std::vector<int> skip_outputs = {};  // outputs that PyTorch leaves unspecified
   // Tolerances wider than PyTorch's own, by dtype of the output; each must say why.
   struct Wider {
+    Wider(at::ScalarType dtype, double rtol, double atol, std::string_view why) : dtype(dtype), rtol(rtol), atol(atol), why(why) {}
     at::ScalarType dtype;
     double rtol, atol;
-    const char* why;
+    std::string_view why;
   };
   std::vector<Wider> tolerances = {};
   // Instead of torch CPU's kernel, for ops that it does not have: what must come out for all of the schema's arguments.

@@ -47,23 +47,51 @@ std::vector<double> draw(const TensorSpec& spec, at::ScalarType dtype, int64_t n
   return values;
 }
 
+// How a tensor lies in its storage.
+enum class Layout { Contiguous, Transposed, Stepped, Offset };
+
 // One way to run a case: the shapes of x, y, z where they are free, and the dtypes of x (and z) and y.
 struct Variant {
   std::array<Shape, 3> shapes;
   at::ScalarType dtype, second;
+  Layout layout = Layout::Contiguous;
   std::string to_string() const {
-    return fmt::format("{} {} [{}] [{}] [{}]", c10::toString(dtype), c10::toString(second), fmt::join(shapes[0], ","),
-                       fmt::join(shapes[1], ","), fmt::join(shapes[2], ","));
+    constexpr std::string_view kLayouts[] = {"contiguous", "transposed", "stepped", "offset"};
+    return fmt::format("{} {} [{}] [{}] [{}] {}", c10::toString(dtype), c10::toString(second), fmt::join(shapes[0], ","),
+                       fmt::join(shapes[1], ","), fmt::join(shapes[2], ","), kLayouts[static_cast<size_t>(layout)]);
   }
 };
 
+at::Tensor laid_out(const at::Tensor& t, Layout layout) {
+  if (layout == Layout::Transposed && t.dim() < 2) layout = Layout::Stepped;
+  if (layout == Layout::Stepped && t.dim() == 0) layout = Layout::Offset;
+  at::Tensor place;
+  switch (layout) {
+    case Layout::Contiguous: return t;
+    case Layout::Transposed: place = at::zeros_like(t.transpose(0, -1), at::MemoryFormat::Contiguous).transpose(0, -1); break;
+    case Layout::Stepped: {
+      Shape sizes = t.sizes().vec();
+      sizes.back() *= 2;
+      place = at::zeros(sizes, t.options()).slice(-1, 0, std::nullopt, 2);
+      break;
+    }
+    case Layout::Offset: place = at::zeros({t.numel() + 5}, t.options()).slice(0, 3, 3 + t.numel()).view(t.sizes()); break;
+  }
+  place.copy_(t);
+  return place;
+}
+
 at::Tensor make_tensor(const TensorSpec& spec, const Variant& variant, uint64_t seed) {
   at::ScalarType dtype = spec.dtype.value_or(spec.role == 1 ? variant.second : variant.dtype);
-  if (spec.make) return spec.make(dtype);
+  if (spec.make) return laid_out(spec.make(dtype), variant.layout);
   Shape shape = spec.dims.value_or(variant.shapes[static_cast<size_t>(spec.role)]);
   int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  auto values = draw(spec, dtype, n, seed);
-  return at::from_blob(values.data(), shape, at::kDouble).to(dtype).clone();
+  auto drawn = [&](at::ScalarType of, uint64_t with) {
+    auto values = draw(spec, of, n, with);
+    return at::from_blob(values.data(), shape, at::kDouble).clone();
+  };
+  at::Tensor t = at::isComplexType(dtype) ? at::complex(drawn(at::kDouble, seed), drawn(at::kDouble, ~seed)) : drawn(dtype, seed);
+  return laid_out(t.to(dtype), variant.layout);
 }
 
 // ---- arguments ----------------------------------------------------------------------------------------------------------------
@@ -90,6 +118,8 @@ c10::IValue make_argument(const Arg& arg, const c10::Type& type, const Variant& 
     case c10::TypeKind::StringType: return std::get<std::string>(arg.value);
     case c10::TypeKind::NumberType:
       if (auto* d = std::get_if<double>(&arg.value)) return *d;
+      if (auto* u = std::get_if<uint64_t>(&arg.value)) return c10::Scalar(*u);
+      if (auto* z = std::get_if<std::complex<double>>(&arg.value)) return c10::complex<double>(*z);
       [[fallthrough]];
     default:
       if (auto* flag = std::get_if<bool>(&arg.value)) return *flag;
@@ -99,7 +129,7 @@ c10::IValue make_argument(const Arg& arg, const c10::Type& type, const Variant& 
 }
 
 Call make_call(const OpCase& c, const c10::OperatorHandle& op, const Variant& variant, bool numbers_known) {
-  Call call{op, c.op, {}, numbers_known};
+  Call call{op, {}, numbers_known};
   size_t next = 0;
   for (const c10::Argument& argument : op.schema().arguments()) {
     uint64_t seed = Hasher().add(c.op).add(next).value();
@@ -195,34 +225,8 @@ std::string difference(const OpCase& c, const at::Tensor& ours, const at::Tensor
   return "";
 }
 
-void flatten(const c10::IValue& value, std::vector<at::Tensor>& out) {
-  if (value.isTensor()) out.push_back(value.toTensor());
-  else if (value.isList())
-    for (const c10::IValue& item : value.toList()) flatten(item, out);
-}
-
-bool is_narrow(const at::Tensor& t) { return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16; }
-
-// `exactly`: float16 and bfloat16 tensors are given in double precision.
 Outcome reference(const OpCase& c, const Call& call, bool exactly = false) {
-  Outcome outcome;
-  at::NoGradGuard no_grad;
-  if (c.options.reference) {
-    outcome.outputs = c.options.reference(call.arguments);
-    return outcome;
-  }
-  c10::Stack stack(call.arguments);
-  for (c10::IValue& v : stack)
-    if (v.isTensor() && v.toTensor().defined()) v = exactly && is_narrow(v.toTensor()) ? v.toTensor().to(at::kDouble) : v.toTensor().clone();
-  try {
-    call.op.callBoxed(&stack);
-    for (const c10::IValue& v : stack) flatten(v, outcome.outputs);
-  } catch (const std::exception& error) {
-    outcome.raised = true;
-    outcome.error = error.what();
-    outcome.error = outcome.error.substr(0, outcome.error.find('\n'));
-  }
-  return outcome;
+  return c.options.reference ? Outcome{.raised = false, .kind = {}, .error = {}, .outputs = c.options.reference(call.arguments)} : on_cpu(call, exactly);
 }
 
 // A kernel that the CPU alone lacks.
@@ -231,22 +235,19 @@ bool is_cpu_gap(const Outcome& outcome) {
                             outcome.error.find("not implemented for 'BFloat16'") != std::string::npos);
 }
 
-// The result of double precision, rounded to the dtypes of `theirs`: PyTorch's CPU kernels round float16 and bfloat16 in the midst of
+// The result of double precision, rounded to the dtypes of `like`: PyTorch's CPU kernels round float16 and bfloat16 in the midst of
 // some ops, and where terms cancel or a function jumps, the better answer is another one.
-Outcome rounded_once(const OpCase& c, const Call& call, const Outcome& theirs) {
+Outcome rounded_once(const OpCase& c, const Call& call, const Outcome& like) {
   Outcome exact = reference(c, call, true);
-  if (exact.outputs.size() != theirs.outputs.size()) return theirs;
-  for (size_t i = 0; i < exact.outputs.size(); ++i)
-    if (exact.outputs[i].defined() && theirs.outputs[i].defined() && is_narrow(theirs.outputs[i]))
-      exact.outputs[i] = exact.outputs[i].to(theirs.outputs[i].scalar_type());
+  for (size_t i = 0; i < std::min(exact.outputs.size(), like.outputs.size()); ++i)
+    if (exact.outputs[i].defined() && is_narrow(like.outputs[i])) exact.outputs[i] = exact.outputs[i].to(like.outputs[i].scalar_type());
   return exact;
 }
 
-std::string judge(const OpCase& c, const Call& call, const Outcome& ours, const Outcome& theirs) {
-  if (is_cpu_gap(theirs)) return "";
-  if (ours.raised && theirs.raised) return "";
-  // Whether a number fits is known where the number is.
-  if (theirs.error.find("without overflow") != std::string::npos && !call.numbers_known) return "";
+// How our outcome differs from theirs; nothing where it does not.
+std::string compare(const OpCase& c, const Outcome& ours, const Outcome& theirs) {
+  if (ours.raised && theirs.raised)
+    return ours.kind == theirs.kind ? "" : fmt::format("raised {} ({}); torch raises {} ({})", ours.kind, ours.error, theirs.kind, theirs.error);
   if (ours.raised) return fmt::format("raised: {}", ours.error);
   if (theirs.raised) return fmt::format("did not raise; torch says: {}", theirs.error);
   if (ours.outputs.size() != theirs.outputs.size()) return fmt::format("{} outputs, torch has {}", ours.outputs.size(), theirs.outputs.size());
@@ -257,6 +258,110 @@ std::string judge(const OpCase& c, const Call& call, const Outcome& ours, const 
       return ours.outputs.size() == 1 ? text : fmt::format("output {}: {}", i, text);
   }
   return "";
+}
+
+std::string judge(const OpCase& c, const Call& call, const Outcome& ours, const Outcome& theirs) {
+  if (is_cpu_gap(theirs)) {
+    Outcome exact = rounded_once(c, call, ours);
+    return exact.raised ? "" : compare(c, ours, exact);
+  }
+  std::string text = compare(c, ours, theirs);
+  if (!text.empty() && !theirs.raised && std::ranges::any_of(theirs.outputs, is_narrow)) return compare(c, ours, rounded_once(c, call, theirs));
+  return text;
+}
+
+// ---- plans ---------------------------------------------------------------------------------------------------------------------
+
+// A call that will be compared.
+struct Planned {
+  const OpCase* origin;
+  std::string what;
+  Call call;
+  Outcome theirs;
+  bool at_once;  // as eager mode does it; otherwise in one program with the others
+  Outcome ours = {};
+};
+
+// The same call of the op's in-place or out form. Out tensors have the results' shapes and lie as `layout` says; none: they are resized.
+Call form_call(const Call& call, const c10::OperatorHandle& form, const Outcome& functional, std::optional<Layout> layout) {
+  Call written{form, call.arguments, call.numbers_known, call.on_host};
+  size_t output = 0;
+  for (size_t i = call.arguments.size(); i < form.schema().arguments().size(); ++i) {
+    auto out = [&](const at::Tensor& like) {
+      if (!like.defined()) return at::empty({0});
+      return layout ? laid_out(at::zeros_like(like), *layout) : at::empty({0}, like.options());
+    };
+    if (form.schema().arguments()[i].type()->kind() == c10::TypeKind::ListType) {
+      c10::List<at::Tensor> list;
+      while (output < functional.outputs.size()) list.push_back(out(functional.outputs[output++]));
+      written.arguments.emplace_back(std::move(list));
+    } else {
+      written.arguments.emplace_back(out(output < functional.outputs.size() ? functional.outputs[output] : at::Tensor()));
+      ++output;
+    }
+  }
+  return written;
+}
+
+// Arguments that are 0-dim tensors of role y.
+std::vector<size_t> zero_dim_seconds(const OpCase& c, const Call& call) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < c.args.size(); ++i)
+    if (auto* spec = std::get_if<TensorSpec>(&c.args[i].value); spec && spec->role == 1 && call.arguments[i].isTensor() && call.arguments[i].toTensor().dim() == 0)
+      places.push_back(i);
+  return places;
+}
+
+std::vector<Planned> plan(const std::string& name, const c10::OperatorHandle& op) {
+  std::vector<Planned> planned;
+  const std::vector<c10::OperatorHandle> forms = forms_of(op);
+  size_t count = 0;
+  bool first_of_op = true;
+  for (const OpCase& c : all_cases()) {
+    if (c.op != name) continue;
+    bool first_of_case = true;
+    for (Variant variant : variants(c, std::exchange(first_of_op, false))) {
+      variant.layout = static_cast<Layout>(count % 4);
+      auto add = [&](Call call, std::string_view form) -> const Outcome& {
+        Outcome theirs = reference(c, call);
+        std::string what = fmt::format("case {} {}{}{}", &c - all_cases().data(), variant.to_string(), call.numbers_known ? "" : " (numbers as parameters)", form);
+        bool at_once = theirs.raised && !is_cpu_gap(theirs);
+        return planned.emplace_back(Planned{&c, std::move(what), std::move(call), std::move(theirs), at_once}).theirs;
+      };
+      Call call = make_call(c, op, variant, count % 2 == 0);
+      const Outcome theirs = add(call, "");
+      if (count == 0) {
+        planned.push_back(planned.back());
+        planned.back().what += ", eagerly";
+        planned.back().at_once = true;
+      }
+      if (c.options.pairs && variant.shapes[1].empty() && !theirs.raised) {
+        Call mixed = call;
+        mixed.on_host = zero_dim_seconds(c, call);
+        add(std::move(mixed), ", 0-dim operand on the CPU");
+      }
+      if (!theirs.raised && !c.options.reference)
+        for (size_t k = 0; k < forms.size(); ++k)
+          if (first_of_case || count % forms.size() == k)
+            add(form_call(call, forms[k], theirs, static_cast<Layout>((count + k) % 4)), fmt::format(" as {}", c10::toString(forms[k].operator_name())));
+      if (count == 0 && !forms.empty()) {  // a form that is resized, where it is an out form
+        add(form_call(call, forms.back(), theirs, std::nullopt), fmt::format(" as {}, eagerly", c10::toString(forms.back().operator_name())));
+        planned.back().at_once = true;
+      }
+      first_of_case = false;
+      ++count;
+    }
+  }
+  return planned;
+}
+
+void run(std::vector<Planned>& planned) {
+  std::vector<Call> together;
+  for (const Planned& p : planned)
+    if (!p.at_once) together.push_back(p.call);
+  auto outcomes = on_device(together);
+  size_t next = 0;
+  for (Planned& p : planned) p.ours = p.at_once ? on_device_at_once(p.call) : std::move(outcomes[next++]);
 }
 
 // ---- the tests -------------------------------------------------------------------------------------------------------------------
@@ -276,27 +381,13 @@ TEST_P(OpTable, AgreesWithTorch) {
     name = name.substr(0, dot);
   }
   ASSERT_NE(ops::find_row(GetParam()), nullptr) << GetParam() << " is not in the table";
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  std::vector<Call> calls;
-  std::vector<std::pair<const OpCase*, Variant>> origins;
-  for (const OpCase& c : all_cases()) {
-    if (c.op != GetParam()) continue;
-    for (const Variant& variant : variants(c, calls.empty())) {
-      calls.push_back(make_call(c, op, variant, calls.size() % 2 == 0));
-      origins.emplace_back(&c, variant);
-    }
-  }
-  auto outcomes = evaluate(calls);
+  auto planned = plan(GetParam(), c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()));
+  run(planned);
   int agreed = 0, failures = 0;
-  for (size_t i = 0; i < calls.size(); ++i) {
-    Outcome theirs = reference(*origins[i].first, calls[i]);
-    std::string text = judge(*origins[i].first, calls[i], outcomes[i], theirs);
-    if (!text.empty() && !theirs.raised && std::any_of(theirs.outputs.begin(), theirs.outputs.end(), [](auto& t) { return t.defined() && is_narrow(t); }))
-      text = judge(*origins[i].first, calls[i], outcomes[i], rounded_once(*origins[i].first, calls[i], theirs));
-    agreed += !theirs.raised && text.empty();
-    if (!text.empty() && ++failures <= 12)
-      ADD_FAILURE() << GetParam() << " case " << origins[i].first - all_cases().data() << " " << origins[i].second.to_string()
-                    << (calls[i].numbers_known ? "" : " (numbers as parameters)") << ": " << text;
+  for (const Planned& p : planned) {
+    std::string text = judge(*p.origin, p.call, p.ours, p.theirs);
+    agreed += !p.theirs.raised && text.empty();
+    if (!text.empty() && ++failures <= 12) ADD_FAILURE() << GetParam() << " " << p.what << ": " << text;
   }
   EXPECT_LE(failures, 12) << "further failures of " << GetParam() << " are not shown";
   EXPECT_GT(agreed, 0) << GetParam() << " was refused in every case: the case is wrong";

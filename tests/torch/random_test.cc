@@ -1,4 +1,5 @@
 // What random ops draw: the words of Philox, the same ones as on the host, and the distributions made of them.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -8,16 +9,13 @@
 #include "base/philox.h"
 #include "hlo/graph.h"
 #include "ops/random.h"
-#include "pjrt/pjrt.h"
+#include "runtime/engine.h"
 
 namespace flambeau::ops {
 
 namespace {
 
-const pjrt::Client& client() {
-  static const auto instance = pjrt::Client::create(pjrt::Plugin::load(pjrt::find_plugin()));
-  return *instance;
-}
+const pjrt::Client& client() { return runtime::Engine::get().client(); }
 
 at::ScalarType torch_type(DType t) {
   switch (t) {
@@ -186,6 +184,77 @@ TEST(RandomDistributions, GeometricCountsTrials) {
   EXPECT_EQ(sample.min().item<double>(), 1);
   EXPECT_NEAR(sample.mean().item<double>(), 4, 0.05);
   EXPECT_NEAR(sample.eq(1).to(at::kDouble).mean().item<double>(), 0.25, 0.006);
+}
+
+// ---- every random row
+// ---------------------------------------------------------------------------------------------------------
+
+// What one row draws: range, mean and standard deviation. `through` maps draws that have no moments to such that do.
+struct Moments {
+  std::string row;
+  std::function<std::vector<Argument>(Builder&)> arguments;
+  double mean, deviation, least, greatest;
+  std::function<at::Tensor(const at::Tensor&)> through = {};
+};
+
+Operand every(Builder& b, double value, Dims dims = {kMany}) { return {b.constant(DType::F32, value, std::move(dims))}; }
+Operand integers(Builder& b) { return {b.constant(DType::S64, 0, {kMany})}; }
+
+const std::vector<Moments>& all_moments() {
+  const double tail = 15;  // standard deviations that no normal reaches
+  const Argument none = std::monostate{};
+  constexpr int64_t kKeys = 32, kQueries = 6400;
+  static const std::vector<Moments> moments = {
+      {"aten::uniform", [](Builder& b) { return std::vector<Argument>{every(b, 0), -1.0, 3.0}; }, 1, 4 / std::sqrt(12), -1, 3},
+      {"aten::normal_functional", [](Builder& b) { return std::vector<Argument>{every(b, 0), 1.0, 2.0}; }, 1, 2, 1 - tail, 1 + tail},
+      {"aten::normal.Tensor_Tensor", [](Builder& b) { return std::vector<Argument>{every(b, 1), every(b, 2)}; }, 1, 2, 1 - tail, 1 + tail},
+      {"aten::normal.Tensor_float", [](Builder& b) { return std::vector<Argument>{every(b, -1), 3.0}; }, -1, 3, -1 - tail * 3, -1 + tail * 3},
+      {"aten::normal.float_Tensor", [](Builder& b) { return std::vector<Argument>{2.0, every(b, 0.5)}; }, 2, 0.5, 2 - tail, 2 + tail},
+      {"aten::log_normal", [](Builder& b) { return std::vector<Argument>{every(b, 0), 0.5, 0.25}; }, std::exp(0.5 + 0.03125),
+       std::exp(0.5 + 0.03125) * std::sqrt(std::expm1(0.0625)), 0, kInf},
+      {"aten::cauchy", [](Builder& b) { return std::vector<Argument>{every(b, 0), 1.0, 2.0}; }, 0, M_PI / std::sqrt(12), -M_PI / 2, M_PI / 2,
+       [](const at::Tensor& x) { return ((x - 1) / 2).atan(); }},
+      {"aten::exponential", [](Builder& b) { return std::vector<Argument>{every(b, 0), 0.5}; }, 2, 2, 0, kInf},
+      {"aten::geometric", [](Builder& b) { return std::vector<Argument>{every(b, 0), 0.25}; }, 4, std::sqrt(12), 1, kInf},
+      {"aten::bernoulli", [](Builder& b) { return std::vector<Argument>{every(b, 0.3)}; }, 0.3, std::sqrt(0.21), 0, 1},
+      {"aten::bernoulli.p", [](Builder& b) { return std::vector<Argument>{every(b, 0), 0.3}; }, 0.3, std::sqrt(0.21), 0, 1},
+      {"aten::bernoulli.Tensor", [](Builder& b) { return std::vector<Argument>{integers(b), every(b, 0.7)}; }, 0.7, std::sqrt(0.21), 0, 1},
+      {"aten::native_dropout", [](Builder& b) { return std::vector<Argument>{every(b, 3), 0.25, true}; }, 3, std::sqrt(3.0), 0, 4},
+      {"aten::random", [](Builder& b) { return std::vector<Argument>{integers(b)}; }, 0x1p62, 0x1p63 / std::sqrt(12), 0, 0x1p63},
+      {"aten::random.to", [](Builder& b) { return std::vector<Argument>{integers(b), int64_t{10}}; }, 4.5, std::sqrt(99.0 / 12), 0, 9},
+      {"aten::random.from", [](Builder& b) { return std::vector<Argument>{integers(b), int64_t{-3}, int64_t{4}}; }, 0, 2, -3, 3},
+      {"aten::randperm", [](Builder&) { return std::vector<Argument>{kMany, DType::S64}; }, (kMany - 1) / 2.0, kMany / std::sqrt(12), 0, kMany - 1},
+      {"aten::randperm.generator", [](Builder&) { return std::vector<Argument>{kMany, DType::S32}; }, (kMany - 1) / 2.0, kMany / std::sqrt(12), 0,
+       kMany - 1},
+      {"aten::multinomial", [](Builder& b) { return std::vector<Argument>{every(b, 1, {10}), kMany, true}; }, 4.5, std::sqrt(99.0 / 12), 0, 9},
+      // Each output is a mean of ones, half of them dropped and the rest doubled.
+      {"aten::_scaled_dot_product_fused_attention_overrideable",
+       [none](Builder& b) {
+         Dims queries{1, 1, kQueries, 8}, keys{1, 1, kKeys, 8};
+         return std::vector<Argument>{every(b, 0, queries), every(b, 0, keys), every(b, 1, keys), none, 0.5, false, false, none};
+       },
+       1, 1 / std::sqrt(double{kKeys}), 0, 2, [](const at::Tensor& x) { return x.select(-1, 0); }},
+  };
+  return moments;
+}
+
+TEST(RandomRows, HaveTheirMoments) {
+  for (const Row& row : all_rows()) {
+    if (!row.random) continue;
+    auto m = std::ranges::find(all_moments(), row.name, &Moments::row);
+    if (m == all_moments().end()) {
+      ADD_FAILURE() << row.name << " draws random numbers and has no row of moments";
+      continue;
+    }
+    at::Tensor drawn = run(5, 11, [&](Builder& b, const Random& random) { return std::vector<Value>{row.lower(b, m->arguments(b), &random)[0]}; })[0];
+    at::Tensor x = drawn.to(at::kDouble);
+    if (m->through) x = m->through(x);
+    double n = static_cast<double>(x.numel()), mean = x.mean().item<double>(), deviation = x.std().item<double>();
+    EXPECT_GE(x.min().item<double>(), m->least) << row.name;
+    EXPECT_LE(x.max().item<double>(), m->greatest) << row.name;
+    EXPECT_NEAR(mean, m->mean, 5 * m->deviation / std::sqrt(n)) << row.name;
+    EXPECT_NEAR(deviation, m->deviation, 0.02 * m->deviation) << row.name;
+  }
 }
 
 // ---- integers and masks
