@@ -461,6 +461,23 @@ std::vector<OpCase> optimizer_cases() {
                         v.is_first_step, v.grad_scale, v.found_inf},
                        options});
     }
+  struct AdagradVariation {
+    double step, lr_decay, weight_decay;
+    bool maximize;
+    Arg grad_scale, found_inf;
+  };
+  const AdagradVariation adagrad[] = {{1, 0, 0, false, none, none},
+                                      {3, 0.5, 0.1, true, none, none},
+                                      {100, 0.01, 0.1, false, inverse_scale, clean},
+                                      {3, 0.5, 0.1, false, inverse_scale, overflow}};
+  for (const AdagradVariation& v : adagrad)
+    for (bool tensor_lr : {false, true}) {
+      Arg lr = tensor_lr ? Arg(lr_tensor) : Arg(0.01);
+      cases.push_back({tensor_lr ? "aten::_fused_adagrad.tensor_lr" : "aten::_fused_adagrad",
+                       {pair(x()), pair(x()), pair(x().positive()), at_step(v.step), lr, v.lr_decay, v.weight_decay, 1e-10,
+                        v.maximize, v.grad_scale, v.found_inf},
+                       options});
+    }
   return cases;
 }
 const bool optimizers = add_cases(optimizer_cases());
