@@ -40,7 +40,7 @@ def _check_whole():
 def _register():
     _check_whole()
     from flambeau import _C, tpu
-    from flambeau.step import capture
+    from flambeau.capture import capture
 
     _C.initialize()
     torch.utils.rename_privateuse1_backend("tpu")

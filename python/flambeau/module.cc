@@ -3,12 +3,11 @@
 #include <chrono>
 #include <thread>
 
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/error.h"
-#include "device/capture.h"
+#include "bindings.h"
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/fallback.h"
@@ -71,26 +70,6 @@ py::dict platform() {
   result["devices"] = target.device_count;
   result["plugin"] = client.plugin().path().string();
   return result;
-}
-
-// Python's function as a C++ one. It is called and dropped with the interpreter's lock held.
-device::Capture make_capture(std::string name, py::function fn) {
-  std::shared_ptr<py::function> held(new py::function(std::move(fn)), [](py::function* f) {
-    py::gil_scoped_acquire lock;
-    delete f;
-  });
-  return device::Capture(std::move(name), [held](const std::vector<at::Tensor>& inputs) {
-    py::gil_scoped_acquire lock;
-    try {
-      return (*held)(inputs).cast<std::vector<at::Tensor>>();
-    } catch (py::error_already_set& error) {
-      // Carried through C++ as PyTorch does it, so that the user sees the exception that was raised.
-      error.restore();
-      python_error carried;
-      carried.persist();
-      throw carried;
-    }
-  });
 }
 
 // PyTorch's engine keeps a thread a device, which takes the interpreter's lock once more when it ends. Left to the end of the
@@ -187,12 +166,6 @@ PYBIND11_MODULE(_C, m) {
   device::set_line_source(&python_line);
   device::set_warner(&python_warning);
   m.def("default_generator", [] { return device::default_generator(); });
-  py::class_<device::Capture>(m, "Capture")
-      .def(py::init(&make_capture), py::arg("name"), py::arg("fn"))
-      .def("prepare", [](device::Capture& self, const std::vector<at::Tensor>& inputs) {
-        without_lock([&] { self.prepare(inputs); });
-      })
-      .def("__call__", [](device::Capture& self, const std::vector<at::Tensor>& inputs) {
-        return without_lock([&] { return self(inputs); });
-      });
+  bind_capture(m);
+  bind_snapshot(m);
 }

@@ -55,7 +55,7 @@ class Allocator final : public c10::DeviceAllocator {
       if (!memory || !memory->limit)
         raise<NotImplemented>("[tpu] the plugin {} does not tell how much memory its device has", client.plugin().path().string());
       return std::pair(static_cast<size_t>(std::max<int64_t>(*memory->limit - memory->in_use, 0)), static_cast<size_t>(*memory->limit));
-    });
+    }, [] { return std::string("memory_info"); });
   }
 
  private:

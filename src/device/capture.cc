@@ -4,8 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/AutogradState.h>
 
+#include <unordered_set>
+
 #include "base/error.h"
 #include "device/device.h"
+#include "device/live_numbers.h"
 #include "runtime/difference.h"
 #include "runtime/loop_recording.h"
 #include "runtime/recording.h"
@@ -15,8 +18,8 @@ namespace {
 
 using runtime::Engine;
 using runtime::Recording;
-using runtime::StepProgram;
 using runtime::TensorRef;
+using runtime::Trace;
 
 // Backward runs on the calling thread, so that a recording sees it.
 class SingleThreadedAutograd {
@@ -36,61 +39,121 @@ class SingleThreadedAutograd {
 
 }  // namespace
 
+// ---- one recording ----------------------------------------------------------------------------------------------------------
+
+CapturedStep::CapturedStep(const std::string& name, const std::vector<at::Tensor>& given, const Function& fn) : name_(name) {
+  const std::vector<at::Tensor> inputs = without_bits(given);
+  const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", name));
+  SingleThreadedAutograd single_threaded;
+  NumbersScope numbers;
+  Recording recording(name);
+  std::vector<at::Tensor> placeholders;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    hlo::Type type = refs[i].type();
+    placeholders.push_back(make_tensor(recording.add_input(type, Engine::sharding_of(refs[i])), type));
+    placeholders.back().requires_grad_(inputs[i].requires_grad());
+  }
+  Outcome outcome = fn(placeholders);
+  program_ = recording.finish(refs_of(without_bits(std::move(outcome.results)), fmt::format("the results of '{}'", name)),
+                              refs_of(outcome.places, fmt::format("the state of '{}'", name)));
+}
+CapturedStep::~CapturedStep() = default;
+
+void CapturedStep::check_inputs(const std::vector<at::Tensor>& inputs) const {
+  if (accepts_inputs(inputs)) return;
+  const std::vector<hlo::Type>& types = program_->input_types();
+  if (inputs.size() != types.size())
+    raise<InvalidArgument>("[capture] '{}' was recorded with {} inputs, got {}", name_, types.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    hlo::Type type = ref_of(inputs[i]).type();
+    if (type != types[i])
+      raise<InvalidArgument>("[capture] input {} of '{}' was recorded as {}, got {}; capture the function anew for other shapes", i,
+                             name_, types[i].to_string(), type.to_string());
+  }
+}
+
+bool CapturedStep::accepts_inputs(const std::vector<at::Tensor>& inputs) const {
+  const std::vector<hlo::Type>& types = program_->input_types();
+  return std::ranges::equal(inputs, types, [](const at::Tensor& input, const hlo::Type& type) {
+    return is_tpu(input) && dtype_of(input.scalar_type()) == type.dtype && input.sizes() == at::IntArrayRef(type.dims);
+  });
+}
+
+bool CapturedStep::accepts_places(const std::vector<at::Tensor>& places) const {
+  const std::vector<TensorRef> refs = refs_of(places, fmt::format("the state of '{}'", name_));
+  std::unordered_set<const runtime::Storage*> seen;
+  for (const TensorRef& ref : refs) {
+    const bool whole = ref.view.offset == 0 && ref.view.is_contiguous() && ref.type().bytes() == ref.storage->nbytes();
+    if (!whole || !seen.insert(ref.storage).second) return false;
+  }
+  return program_->fits(refs);
+}
+
+bool CapturedStep::keeps_types() const { return program_->keeps_types(); }
+
+std::vector<at::Tensor> CapturedStep::run(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& places,
+                                          std::span<const double> numbers) {
+  const std::vector<at::Tensor> inputs = without_bits(given);
+  const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", name_));
+  check_inputs(inputs);
+  const std::vector<TensorRef> standing = refs_of(places, fmt::format("the state of '{}'", name_));
+  auto storages = program_->run(refs, random_source(std::nullopt), standing, numbers);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], program_->result_types()[i]));
+  return results;
+}
+
+std::optional<std::string> CapturedStep::difference(const CapturedStep& next) const {
+  return runtime::difference(program_->trace(), next.program_->trace());
+}
+
+void CapturedStep::let_go(const at::Tensor& made) { program_->let_go(storage_of(made)); }
+
+bool is_recording() { return Trace::current() != nullptr; }
+
+bool made_in_recording(const at::Tensor& tensor) {
+  return is_recording() && is_tpu(tensor) && storage_of(tensor).recording() == Trace::current()->id();
+}
+
+bool touched_in_recording(const at::Tensor& tensor) {
+  return is_recording() && is_tpu(tensor) && Trace::current()->bindings().contains(storage_of(tensor).id);
+}
+
+size_t calls_in_recording() { return is_recording() ? Trace::current()->calls().size() : 0; }
+
+RunsAtOnce::RunsAtOnce() : before_(Trace::current()) { Trace::set_current(nullptr); }
+RunsAtOnce::~RunsAtOnce() { Trace::set_current(before_); }
+
+// ---- two recordings, then replays ---------------------------------------------------------------------------------------------
+
 struct Capture::Impl {
   std::string name;
   Function fn;
-  std::unique_ptr<StepProgram> last;  // the latest recording
-  bool accepted = false;              // two recordings were equal: replay
-  bool retried = false;               // the state that the first call made has been allowed for
+  std::unique_ptr<CapturedStep> last;  // the latest recording
+  bool accepted = false;               // two recordings were equal: replay
+  bool retried = false;                // the state that the first call made has been allowed for
 
   // Records `fn`; nothing runs.
-  std::unique_ptr<StepProgram> record(const std::vector<at::Tensor>& inputs) {
-    SingleThreadedAutograd single_threaded;
-    Recording recording(name);
-    std::vector<at::Tensor> placeholders;
-    for (const at::Tensor& input : inputs) {
-      hlo::Type type = ref_of(input).type();
-      placeholders.push_back(make_tensor(recording.add_input(type, Engine::sharding_of(ref_of(input))), type));
-    }
-    std::vector<at::Tensor> results = without_bits(fn(placeholders));
-    return recording.finish(refs_of(results, fmt::format("the results of '{}'", name)));
+  std::unique_ptr<CapturedStep> record(const std::vector<at::Tensor>& inputs) {
+    return std::make_unique<CapturedStep>(
+        name, inputs, [&](const std::vector<at::Tensor>& placeholders) { return CapturedStep::Outcome{fn(placeholders)}; });
   }
 
   pjrt::MemoryStats memory() const {
     if (!last) return {};
-    last->compile();
+    last->program().compile();
     try {
-      return last->memory_stats();
+      return last->program().memory_stats();
     } catch (const PluginError&) {
       return {};  // not every plugin tells
     }
   }
 
-  void compare(const StepProgram& next) const {
-    if (auto text = runtime::difference(last->trace(), next.trace()))
+  void compare(const CapturedStep& next) const {
+    if (auto text = last->difference(next))
       raise<InvalidArgument>(
           "[capture] '{}' does not do the same thing at each step, so replaying it would be wrong: {}. A number that changes from step "
-          "to step must be a tensor: pass it as an input, or keep it in a tpu tensor (for PyTorch's optimizers: capturable=True, and lr "
-          "as a tensor)", name, *text);
-  }
-
-  void check_inputs(const std::vector<TensorRef>& inputs) const {
-    const std::vector<hlo::Type>& types = last->input_types();
-    if (inputs.size() != types.size())
-      raise<InvalidArgument>("[capture] '{}' was recorded with {} inputs, got {}", name, types.size(), inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      hlo::Type type = inputs[i].type();
-      if (type != types[i])
-        raise<InvalidArgument>("[capture] input {} of '{}' was recorded as {}, got {}; capture the function anew for other shapes", i,
-                               name, types[i].to_string(), type.to_string());
-    }
-  }
-
-  std::vector<at::Tensor> run(const std::vector<TensorRef>& inputs) {
-    auto storages = last->run(inputs, random_source(std::nullopt));
-    std::vector<at::Tensor> results;
-    for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], last->result_types()[i]));
-    return results;
+          "to step must be a tensor: pass it as an input, or keep it in a tpu tensor", name, *text);
   }
 };
 
@@ -112,31 +175,25 @@ bool runs_on_host(const std::vector<at::Tensor>& inputs) {
 
 void Capture::prepare(const std::vector<at::Tensor>& example_inputs) {
   if (runs_on_host(example_inputs) || impl_->accepted) return;
-  refs_of(example_inputs, fmt::format("the inputs of '{}'", impl_->name));
   impl_->last = impl_->record(example_inputs);
-  if (impl_->last->escaped() > 0)
-    raise<InvalidArgument>("[capture] '{}' makes {} tensors that outlive it; call it once instead of preparing it", impl_->name,
-                           impl_->last->escaped());
-  std::unique_ptr<StepProgram> second = impl_->record(example_inputs);
+  if (const size_t escaped = impl_->last->program().escaped())
+    raise<InvalidArgument>("[capture] '{}' makes {} tensors that outlive it; call it once instead of preparing it", impl_->name, escaped);
+  std::unique_ptr<CapturedStep> second = impl_->record(example_inputs);
   impl_->compare(*second);
   impl_->last = std::move(second);
-  impl_->last->compile();
+  impl_->last->program().compile();
   impl_->accepted = true;
 }
 
-std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& given) {
-  if (runs_on_host(given) || Engine::current()) return impl_->fn(given);  // inside another capture: a part of it
-  const std::vector<at::Tensor> inputs = without_bits(given);
-  const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", impl_->name));
-  if (impl_->accepted) {
-    impl_->check_inputs(refs);
-    return impl_->run(refs);
-  }
-  std::unique_ptr<StepProgram> next = impl_->record(inputs);
+std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& inputs) {
+  if (runs_on_host(inputs) || is_recording()) return impl_->fn(inputs);  // inside another capture: a part of it
+  if (impl_->accepted) return impl_->last->run(inputs);
+  std::unique_ptr<CapturedStep> next = impl_->record(inputs);
   if (impl_->last) {
-    impl_->check_inputs(refs);
+    impl_->last->check_inputs(inputs);
     // State that the first call made (an optimizer's moments, gradients) lets the second differ once.
-    bool first_made_state = !impl_->retried && impl_->last->escaped() > 0 && impl_->last->trace().key() != next->trace().key();
+    const runtime::StepProgram& before = impl_->last->program();
+    bool first_made_state = !impl_->retried && before.escaped() > 0 && before.trace().key() != next->program().trace().key();
     if (first_made_state) {
       impl_->retried = true;
     } else {
@@ -145,18 +202,20 @@ std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& given
     }
   }
   impl_->last = std::move(next);
-  return impl_->run(refs);
+  return impl_->last->run(inputs);
 }
 
-const runtime::StepProgram* Capture::program() const { return impl_->last.get(); }
+const runtime::StepProgram* Capture::program() const { return impl_->last ? &impl_->last->program() : nullptr; }
 
 int64_t Capture::temporary_bytes() const { return impl_->memory().temporary; }
 
 int64_t Capture::argument_bytes() const { return impl_->memory().argument; }
 
+// ---- loops --------------------------------------------------------------------------------------------------------------------
+
 std::vector<at::Tensor> loop(int64_t trip_count, std::vector<at::Tensor> carry,
                              const std::function<std::vector<at::Tensor>(const at::Tensor&, const std::vector<at::Tensor>&)>& body) {
-  if (!Engine::current()) {
+  if (!Trace::current()) {
     for (int64_t i = 0; i < trip_count; ++i) {
       auto device = carry.empty() ? c10::Device(at::kCPU) : carry.front().device();
       carry = body(at::full({}, i, at::TensorOptions().dtype(at::kLong).device(device)), carry);

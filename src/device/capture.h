@@ -2,9 +2,10 @@
 //
 // While `fn` is recorded nothing runs on the device: its ops are collected in one graph. Storages that existed before and are read
 // become inputs of the program, those that are written become outputs bound to the same storages (donated), tensors made
-// inside and returned are results. Declared inputs may change from call to call; every other number that the recording saw
-// is a constant. So that a number computed on the host (a bias correction, a schedule) is never frozen in silence, the function
-// is recorded twice and the recordings compared: one that differs is refused with the op and both numbers.
+// inside and returned are results. Declared inputs and numbers (live_numbers.h) may change from call to call; every other number that the
+// recording saw is a constant. Capture records twice and refuses, with the op and both numbers, a function whose recordings differ.
+// Equal recordings do not prove that later ones would be: a caller whose function reads more than its inputs looks after that itself, as
+// the trainer does by passing all that changes, and `flambeau.capture` by comparing what its Python function reads (CapturedStep).
 // Reading a value inside (`.item()`, `.cpu()`) is refused with the op's name.
 //
 // Tensors on the CPU: `fn` is simply called, so the same training code runs as plain eager PyTorch.
@@ -14,6 +15,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,9 +24,67 @@
 
 namespace flambeau::runtime {
 class StepProgram;
+class Trace;
+struct TensorRef;
 }
 
 namespace flambeau::device {
+
+// A function recorded once.
+class CapturedStep {
+ public:
+  struct Outcome {
+    std::vector<at::Tensor> results;
+    // Tensors of before, each alone in its storage, that are found in a place which may hold another one at each replay.
+    std::vector<at::Tensor> places = {};
+  };
+  using Function = std::function<Outcome(const std::vector<at::Tensor>& inputs)>;
+
+  // Calls `fn` once with stand-ins for `inputs`; nothing runs on the device.
+  CapturedStep(const std::string& name, const std::vector<at::Tensor>& inputs, const Function& fn);
+  ~CapturedStep();
+
+  // Runs the program. `places` are the tensors that stand there now, `numbers` the declared ones, empty: as recorded.
+  // Inputs of other shapes or dtypes than recorded are an InvalidArgument.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& places = {},
+                              std::span<const double> numbers = {});
+  // Whether run() takes them: inputs of the recorded types.
+  bool accepts_inputs(const std::vector<at::Tensor>& inputs) const;
+  void check_inputs(const std::vector<at::Tensor>& inputs) const;  // says which it does not
+  // The same of the places: tensors of the recorded types, each alone in its storage.
+  bool accepts_places(const std::vector<at::Tensor>& places) const;
+  // Whether the state that the program leaves behind has the recorded types again, so that it can run once more.
+  bool keeps_types() const;
+
+  // Null when `next` is the same program over the same state; else what differs first, in words.
+  std::optional<std::string> difference(const CapturedStep& next) const;
+  // A tensor made inside that outlives the recording keeps its value of now when the program runs again.
+  void let_go(const at::Tensor& made);
+  runtime::StepProgram& program() const { return *program_; }
+
+ private:
+  std::string name_;
+  std::unique_ptr<runtime::StepProgram> program_;
+};
+
+// Whether this thread records a step; of that recording: whether `tensor` was made in it, whether its storage was read or written,
+// and how many ops there are so far.
+bool is_recording();
+bool made_in_recording(const at::Tensor& tensor);
+bool touched_in_recording(const at::Tensor& tensor);
+size_t calls_in_recording();
+
+// Ops of this thread run at once within its extent, also while a step is recorded.
+class RunsAtOnce {
+ public:
+  RunsAtOnce();
+  ~RunsAtOnce();
+  RunsAtOnce(const RunsAtOnce&) = delete;
+  RunsAtOnce& operator=(const RunsAtOnce&) = delete;
+
+ private:
+  runtime::Trace* before_;
+};
 
 class Capture {
  public:

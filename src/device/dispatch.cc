@@ -17,6 +17,7 @@
 #include "device/errors.h"
 #include "device/fallback.h"
 #include "device/indices.h"
+#include "device/live_numbers.h"
 #include "device/register.h"
 #include "device/strides.h"
 
@@ -251,6 +252,7 @@ class Kernel final : public c10::OperatorKernel {
     call.reserve(count);
     for (size_t i = 0; i < overload_.functional_arguments; ++i)
       if (overload_.kinds[i] != ArgumentKind::Placement) call.push_back(to_argument(overload_.kinds[i], arguments[i]));
+    mark_numbers(op.schema(), call);
 
     if (overload_.device && arguments[*overload_.device].isDevice()) check_index(arguments[*overload_.device].toDevice().index());
 

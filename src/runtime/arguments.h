@@ -24,6 +24,7 @@ struct NumberRef {
   ops::Number number;
   bool as_tensor = false;       // stands in a Tensor place
   std::optional<DType> dtype;   // of the CPU tensor; none: a wrapped number
+  std::optional<uint32_t> input = {};  // captures: which of the numbers that each replay is given (doubles)
 };
 using CallArgument = std::variant<std::monostate, TensorRef, std::vector<std::optional<TensorRef>>, NumberRef, int64_t, double,
                                   bool, Dims, DType, std::string>;
@@ -41,6 +42,7 @@ struct RecordedNumber {
   bool as_tensor;
   std::optional<DType> dtype;
   bool parameter;  // its value is an input of the program, not a part of it
+  std::optional<uint32_t> input = {};  // captures: which of the numbers that a replay is given
 };
 using Recorded = std::variant<std::monostate, ValueView, std::vector<std::optional<ValueView>>, RecordedNumber, int64_t, double,
                               bool, Dims, DType, std::string>;

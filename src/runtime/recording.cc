@@ -29,7 +29,7 @@ std::shared_ptr<Storage> Recording::add_input(const Type& type, const hlo::Shard
   return storage;
 }
 
-std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results) {
+std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results, std::span<const TensorRef> places) {
   std::unique_ptr<StepProgram> program(new StepProgram);
   std::unordered_map<ValueId, size_t> output_of;
   auto output = [&](ValueId value) {
@@ -58,11 +58,23 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
       if (bound.kept && trace_->externals()[i].storage == bound.kept &&
           trace_->externals()[i].type == trace_->type(program->outputs_[bound.output]))
         program->aliases_.emplace_back(i, bound.output);
+      else if (bound.kept && trace_->externals()[i].storage == bound.kept)
+        program->keeps_types_ = false;
   if (trace_->mesh()) {  // state keeps its layout; new tensors and results are replicated
     program->shardings_.resize(program->outputs_.size());
     for (const StepProgram::Bound& bound : program->bound_)
       if (bound.kept)
         program->shardings_[bound.output] = layout_of(*bound.kept, trace_->type(program->outputs_[bound.output]).dims).value_or(hlo::Sharding{});
+  }
+  program->place_of_.resize(trace_->externals().size());
+  for (size_t place = 0; place < places.size(); ++place) {
+    for (StepProgram::Bound& bound : program->bound_)
+      if (bound.kept.get() == places[place].storage) bound = {{}, nullptr, bound.output, place};
+    for (size_t i = 0; i < program->place_of_.size(); ++i)
+      if (trace_->externals()[i].storage.get() == places[place].storage) {
+        program->place_of_[i] = place;
+        trace_->release_external(i);
+      }
   }
   program->name_ = std::move(name_);
   program->input_types_ = std::move(input_types_);

@@ -6,9 +6,38 @@
 
 namespace flambeau::runtime {
 
-size_t StepProgram::escaped() const {
-  return static_cast<size_t>(
-      std::count_if(bound_.begin(), bound_.end(), [](const Bound& b) { return !b.kept && !b.storage.expired(); }));
+size_t StepProgram::escaped(std::span<const TensorRef> known) const {
+  const auto count = std::ranges::count_if(bound_, [&](const Bound& b) {
+    const std::shared_ptr<Storage> made = b.kept ? nullptr : b.storage.lock();
+    return made && std::ranges::none_of(known, [&](const TensorRef& t) { return t.storage == made.get(); });
+  });
+  return static_cast<size_t>(count);
+}
+
+void StepProgram::let_go(const Storage& made) {
+  std::erase_if(bound_, [&](const Bound& b) { return !b.kept && b.storage.lock().get() == &made; });
+}
+
+bool StepProgram::fits(std::span<const TensorRef> places) const {
+  for (size_t i = 0; i < place_of_.size(); ++i) {
+    if (!place_of_[i]) continue;
+    const External& external = trace_->externals()[i];
+    const Held value = places[*place_of_[i]].storage->held();
+    if (!value.array || value.type != external.type || value.array->mesh() != trace_->mesh() ||
+        !same_layout(value.array->sharding(), external.sharding))
+      return false;
+  }
+  return std::ranges::all_of(bound_, [&](const Bound& b) {
+    return !b.place || trace_->type(outputs_[b.output]).bytes() == places[*b.place].storage->nbytes();
+  });
+}
+
+std::vector<RecordedNumber> StepProgram::numbers_given(std::span<const double> values) const {
+  std::vector<RecordedNumber> numbers = trace_->numbers();
+  if (!values.empty())
+    for (RecordedNumber& n : numbers)
+      if (n.input) n.number.value = values[*n.input];
+  return numbers;
 }
 
 void StepProgram::compile() {
@@ -27,12 +56,16 @@ std::shared_ptr<const Program> StepProgram::program() const {
 }
 
 // The storages of the declared inputs and of the state, by external.
-std::vector<std::shared_ptr<Storage>> StepProgram::sources(std::span<const TensorRef> inputs) const {
+std::vector<std::shared_ptr<Storage>> StepProgram::sources(std::span<const TensorRef> inputs,
+                                                           std::span<const TensorRef> places) const {
   std::vector<std::shared_ptr<Storage>> storages;
   storages.reserve(trace_->externals().size());
   size_t next_input = 0;
-  for (const External& external : trace_->externals())
-    storages.push_back(external.storage ? external.storage : inputs[next_input++].storage->shared_from_this());
+  for (size_t i = 0; i < trace_->externals().size(); ++i) {
+    const External& external = trace_->externals()[i];
+    if (external.storage) storages.push_back(external.storage);
+    else storages.push_back((place_of_[i] ? places[*place_of_[i]] : inputs[next_input++]).storage->shared_from_this());
+  }
   return storages;
 }
 
@@ -63,26 +96,29 @@ std::vector<std::shared_ptr<const Array>> StepProgram::gather(std::span<const st
   return arrays;
 }
 
-std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random) {
+std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random,
+                                                       std::span<const TensorRef> places, std::span<const double> numbers) {
   compile();
   FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
   Engine& engine = Engine::get();
   std::vector<TensorRef> given(inputs.begin(), inputs.end());
   std::vector<std::shared_ptr<Storage>> made;  // keeps alive what `given` then points to
   for (TensorRef& input : given) made.push_back(engine.transfers().dense(input, trace_->mesh()));
-  const std::vector<std::shared_ptr<Storage>> storages = sources(given);
+  const std::vector<std::shared_ptr<Storage>> storages = sources(given, places);
   const std::vector<std::shared_ptr<const Array>> externals = gather(storages);
   RandomPosition position;
   if (trace_->random()) position = random.advance(trace_->drawn());
   std::vector<OutputStorage> targets;
-  for (const Bound& bound : bound_)
-    if (auto storage = bound.storage.lock()) targets.push_back({std::move(storage), bound.output});
+  for (const Bound& bound : bound_) {
+    auto storage = bound.place ? places[*bound.place].storage->shared_from_this() : bound.storage.lock();
+    if (storage) targets.push_back({std::move(storage), bound.output});
+  }
   std::vector<std::shared_ptr<Storage>> results;
   for (size_t i = 0; i < result_types_.size(); ++i) {
     results.push_back(Storage::create(result_types_[i].bytes()));
     targets.push_back({results.back(), result_outputs_[i]});
   }
-  engine.launcher().run(*program(), {externals, trace_->numbers(), position}, storages, targets,
+  engine.launcher().run(*program(), {externals, numbers_given(numbers), position}, storages, targets,
                         fmt::format("the step '{}' that was to give this tensor failed: ", name_));
   return results;
 }

@@ -146,6 +146,13 @@ ValueId Trace::dense(const TensorRef& tensor) {
 
 RecordedNumber Trace::number(const NumberRef& ref, bool specialise) {
   RecordedNumber n{ref.number, ref.as_tensor, ref.dtype, false};
+  if (ref.input) {
+    if (outer_) raise<NotImplemented>("[loop] an optimizer's numbers do not pass a captured loop; step it outside of the loop");
+    FLAMBEAU_CHECK(!specialise && ref.number.category() == DType::F64, "a number that each replay is given is a double");
+    n.input = ref.input;
+    n.parameter = true;
+    return n;
+  }
   DType category = ref.number.category();
   if (category != DType::F64 && category != DType::S64) return n;  // of the others few are in use
   bool common = !ref.as_tensor && (ref.number.as_double() == 0 || std::abs(ref.number.as_double()) == 1);

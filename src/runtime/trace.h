@@ -61,7 +61,7 @@ struct Call {
 // Where a value comes from that no call makes.
 struct External {
   Type type;
-  std::shared_ptr<Storage> storage;   // what it held when first read; null: a declared input, index or carry
+  std::shared_ptr<Storage> storage;   // what it held when first read; null: a declared input, index or carry, or a place
   std::shared_ptr<const Array> value;   // strict mode: that very value
   std::optional<ValueId> outer;       // in a loop's body: a value of the trace around it
   hlo::Sharding sharding = {};        // how it lies on the mesh
@@ -88,7 +88,7 @@ class RandomSource {
 
 enum class TraceKind {
   Strict,   // runs at once: changing numbers are parameters
-  Capture,  // replays: numbers are constants, compared between recordings
+  Capture,  // replays: numbers are constants but for those that are declared as inputs
 };
 
 // Says where the calling thread is ("layers/attention"): asked for the site of calls that are captured without one.
@@ -163,6 +163,8 @@ class Trace {
   const Type& type(ValueId id) const { return types_[id]; }
   const std::vector<Call>& calls() const { return calls_; }
   const std::vector<External>& externals() const { return externals_; }
+  // External i is what stands in a place at each replay, not this storage.
+  void release_external(size_t i) { externals_[i].storage = nullptr; }
   ValueId external_value(size_t i) const { return external_values_[i]; }
   const std::unordered_map<uint64_t, Binding>& bindings() const { return bindings_; }
   const std::vector<RecordedNumber>& numbers() const { return numbers_; }  // the parameters, in order

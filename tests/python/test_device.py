@@ -222,7 +222,7 @@ def test_a_schedule_compiles_nothing():
     assert compiled[1] == compiled[3]
 
 
-# ---- modules, optimizers, capture -----------------------------------------------------------------------------------------------
+# ---- modules, optimizers --------------------------------------------------------------------------------------------------------
 
 
 def model():
@@ -230,9 +230,7 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4))
 
 
-def train(device, captured, make_optimizer, steps=5):
-    import flambeau
-
+def train(device, make_optimizer, steps=5):
     net = model().to(device)
     optimizer = make_optimizer(net.parameters())
     torch.manual_seed(1)
@@ -246,8 +244,6 @@ def train(device, captured, make_optimizer, steps=5):
         optimizer.step()
         return loss
 
-    if captured:
-        step = flambeau.capture(step)
     return [step(x.to(device), y.to(device)).item() for x, y in batches], net.state_dict()
 
 
@@ -260,48 +256,10 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_training_equals_the_cpu(make):
-    (want, want_state), (got, got_state) = train("cpu", False, make), train("tpu", False, make)
+    (want, want_state), (got, got_state) = train("cpu", make), train("tpu", make)
     torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
     for name, value in want_state.items():
         torch.testing.assert_close(got_state[name].cpu(), value, rtol=1e-4, atol=1e-5)
-
-
-def test_stock_adamw_in_a_captured_step_is_refused_never_wrong():
-    with pytest.raises(ValueError, match=r"aten::\w+.*became.*capturable=True"):
-        train("tpu", True, lambda p: torch.optim.AdamW(p))
-
-
-def adamw_capturable(parameters):
-    parameters = list(parameters)
-    device = parameters[0].device
-    return torch.optim.AdamW(parameters, lr=torch.tensor(1e-3, device=device), capturable=device.type == "tpu")
-
-
-CAPTURABLE = {"AdamW capturable": adamw_capturable, "SGD": lambda p: torch.optim.SGD(p, lr=0.1)}
-
-
-@pytest.mark.parametrize("make", CAPTURABLE.values(), ids=CAPTURABLE.keys())
-def test_captured_training_equals_the_cpu(make):
-    (want, _), (got, _) = train("cpu", False, make), train("tpu", True, make)
-    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
-
-
-def test_captured_function_checks_what_it_is_given():
-    import flambeau
-
-    double = flambeau.capture(lambda x: {"twice": x * 2}, name="double")
-    same(double(tpu(X))["twice"], X * 2)
-    with pytest.raises(TypeError, match="expected tensors"):
-        double(3)
-    with pytest.raises(ValueError, match="nested differently"):
-        double(tpu(X), tpu(X))
-
-    def fails(x):
-        raise KeyError("the user's own error")
-
-    with pytest.raises(KeyError, match="own error"):
-        flambeau.capture(fails)(tpu(X))
-    same(tpu(X) + 1, X + 1)
 
 
 def test_tensors_travel(tmp_path):
