@@ -52,6 +52,7 @@ void bind_capture(py::module_& m) {
       .def("accepts_places", &device::CapturedStep::accepts_places)
       .def("keeps_types", &device::CapturedStep::keeps_types)
       .def("difference", &device::CapturedStep::difference)
+      .def("escaped", &device::CapturedStep::escaped)
       .def("let_go", &device::CapturedStep::let_go);
 }
 

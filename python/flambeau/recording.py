@@ -1,5 +1,7 @@
 """One recording of a captured function."""
 
+import gc
+
 import torch
 from torch.utils import _pytree as pytree
 
@@ -37,6 +39,8 @@ class Recording:
             self.step = step
             if not step.keeps_types():
                 self._not_replayed("it leaves its state in another form than it found it")
+            if not self.reason and step.escaped(self._made) and gc.collect() >= 0 and (count := step.escaped(self._made)):
+                self._not_replayed(f"it keeps {count} tensors in places that are not seen, where a replay could not put its own")
             self.reads.watch_hooks()
         self.reads.let_go()
         self.call = call.bare()

@@ -107,6 +107,7 @@ std::optional<std::string> CapturedStep::difference(const CapturedStep& next) co
   return runtime::difference(program_->trace(), next.program_->trace());
 }
 
+size_t CapturedStep::escaped(const std::vector<at::Tensor>& known) const { return program_->escaped(refs_of(known, "tensors made inside")); }
 void CapturedStep::let_go(const at::Tensor& made) { program_->let_go(storage_of(made)); }
 
 bool is_recording() { return Trace::current() != nullptr; }

@@ -58,6 +58,8 @@ class CapturedStep {
 
   // Null when `next` is the same program over the same state; else what differs first, in words.
   std::optional<std::string> difference(const CapturedStep& next) const;
+  // How many tensors made inside outlive the recording, beside `known` ones.
+  size_t escaped(const std::vector<at::Tensor>& known) const;
   // A tensor made inside that outlives the recording keeps its value of now when the program runs again.
   void let_go(const at::Tensor& made);
   runtime::StepProgram& program() const { return *program_; }

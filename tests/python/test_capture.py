@@ -69,6 +69,7 @@ def step_of(model, *optimizers):
             optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
         return loss
@@ -133,6 +134,8 @@ OPTIMIZERS = {
     "Adam amsgrad": lambda p: torch.optim.Adam(p, lr=0.05, amsgrad=True, maximize=True, foreach=True),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.05),
     "AdamW fused": lambda p: torch.optim.AdamW(p, lr=0.05, fused=True),
+    "SGD tensor lr": lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9),
+    "AdamW tensor lr": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.05)),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.1, weight_decay=0.01, initial_accumulator_value=0.1),
 }
 # Their other numbers are constants of the program: changing one compiles.
@@ -155,7 +158,7 @@ def edited(device, capture, make):
     group = optimizer.param_groups[0]
     for i in range(1, 21):
         if i % 3 == 0 or i % 5 == 0 or i % 7 == 0 or i == 20:
-            group["lr"] *= 0.9
+            group["lr"] *= 0.9  # a tensor in place
         if i == 9:
             for key, scale in (("momentum", 0.8), ("dampening", 2), ("weight_decay", 3), ("eps", 10)):
                 if isinstance(group.get(key), float) and not (group.get("nesterov") and key == "dampening"):
@@ -675,6 +678,24 @@ def gradients_outside(device, capture, set_to_none, keep):
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_optimizer_outside_of_the_captured_function(set_to_none):
     compare(gradients_outside, set_to_none, set_to_none)
+
+
+def hidden_parameters(device, capture):
+    """The model stands where it is not seen: its gradients cannot be put there by a replay."""
+    model = net(device)
+    hidden = {k: None for k in range(2_000)}
+    hidden[7] = model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward = capture(lambda x: hidden[7](x).square().mean().backward())
+    for i in range(6):
+        backward(BATCHES[i].to(device))
+        optimizer.step()
+        optimizer.zero_grad()
+        yield flat(model)
+
+
+def test_gradients_of_parameters_that_are_not_seen():
+    assert compare(hidden_parameters)[-1][0] == 6
 
 
 def gradients_from_outside(device, capture):
