@@ -839,7 +839,7 @@ def test_recordings_keep_no_memory_of_the_device():
 
 
 def test_comparing_is_cheap():
-    """docs/capture.md says how cheap. The bound is one for a busy machine."""
+    """The bound is one for a busy machine."""
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(24))).to("tpu")
     optimizer = torch.optim.AdamW(model.parameters())
     step = flambeau.capture(step_of(model, optimizer))
