@@ -213,8 +213,6 @@ constexpr Entry real_op() { return complex_too<&apply<op>>(); }
 
 // ---- functions that keep integers ------------------------------------------------------------------------------------------------
 
-Value conj_physical(Builder& b, Value x) { return is_complex(x.dtype()) ? b.complex(b.real(x), b.negate(b.imag(x))) : x; }
-
 Value negate(Builder& b, Value x) {
   if (x.dtype() == DType::Pred)
     raise<InvalidArgument>("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use the "
@@ -392,7 +390,6 @@ constexpr Row kRows[] = {
     row("aten::erfc", lower<&real<&erfc>>()),
     row("aten::erfinv", lower<&real<&erfinv>>()),
     row("aten::neg", lower<&negate>()),
-    row("aten::conj_physical", lower<&conj_physical>()),
     row("aten::abs", lower<&abs>()),
     row("aten::sign", lower<&sign>()),
     row("aten::sgn", lower<&sgn>()),
