@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
