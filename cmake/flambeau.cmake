@@ -133,6 +133,16 @@ function(_flambeau_test name folder uses_torch)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 endfunction()
 
+# Runs a test program in `count` parts, side by side.
+function(flambeau_test_shards name count)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${count};GTEST_SHARD_INDEX=0")
+  math(EXPR last "${count} - 1")
+  foreach(i RANGE 1 ${last})
+    add_test(NAME ${name}_${i} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name}_${i} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${count};GTEST_SHARD_INDEX=${i}")
+  endforeach()
+endfunction()
+
 function(flambeau_test name folder)
   _flambeau_test(${name} ${folder} OFF ${ARGN})
 endfunction()

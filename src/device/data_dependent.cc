@@ -154,7 +154,8 @@ Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool retur
 void expand_masks(const at::Tensor& self, c10::IValue& indices, bool written) {
   c10::ArrayRef<c10::IValue> given = indices.toListRef();
   if (std::ranges::none_of(given, is_mask)) return;
-  if (written && std::ranges::count_if(given, [](const c10::IValue& index) { return index.isTensor(); }) == 1) return;
+  const auto is_given = [](const c10::IValue& index) { return index.isTensor() && index.toTensor().defined(); };
+  if (written && std::ranges::count_if(given, is_given) == 1) return;
   const auto list = indices.to<c10::List<std::optional<at::Tensor>>>();
   c10::List<std::optional<at::Tensor>> expanded;
   for (const at::Tensor& index : at::native::expandTensors(self, at::IOptTensorListRef(list)))

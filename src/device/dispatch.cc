@@ -207,6 +207,8 @@ void prepare_target(const Overload& overload, const at::Tensor& target, const hl
   if (!c10::canCast(result, target.scalar_type()))
     raise<InvalidArgument>("result type {} can't be cast to the desired output type {}", c10::toString(result),
                            c10::toString(target.scalar_type()));
+  if (!overload.out_form && target.is_complex() && is_float(type.dtype))
+    raise<InvalidArgument>("In-place {} is not supported for complex tensors.", overload.row->name.substr(6));
   if (!overload.out_form || target.sizes() == at::IntArrayRef(type.dims)) return;
   target.resize_(type.dims);
   if (!strides.empty()) target.unsafeGetTensorImpl()->set_sizes_and_strides(type.dims, strides);
@@ -311,16 +313,16 @@ class Kernel final : public c10::OperatorKernel {
 
 bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
 
-// Whether `schema` is the in-place or out form of `functional`: the same arguments, some of them written to, then out tensors.
+// Whether `schema` is the in-place or out form of `functional`: the same arguments, some of them written to, or then out tensors. One
+// that writes to both does not say in which order, and is left to PyTorch's own composite.
 bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& functional) {
   const auto& theirs = functional.arguments();
   const auto& ours = schema.arguments();
   if (ours.size() < theirs.size()) return false;
   for (size_t i = 0; i < theirs.size(); ++i)
     if (*ours[i].type() != *theirs[i].type() || ours[i].name() != theirs[i].name()) return false;
-  for (size_t i = theirs.size(); i < ours.size(); ++i)
-    if (!is_written(ours[i])) return false;
-  return true;
+  if (ours.size() > theirs.size() && std::any_of(ours.begin(), ours.begin() + std::ssize(theirs), is_written)) return false;
+  return std::all_of(ours.begin() + std::ssize(theirs), ours.end(), is_written);
 }
 
 std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::OperatorHandle& op) {

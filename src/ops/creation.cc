@@ -59,16 +59,16 @@ bool is_integral(const Number& n) { return n.category() != DType::F64 && n.categ
 
 int64_t arange_size(double start, double end, double step) {
   double distance = end - start;
-  if (step == 0) raise<InvalidValue>("step must be nonzero");
+  if (step == 0) raise<InvalidArgument>("step must be nonzero");
   if (!std::isfinite(distance)) raise<InvalidArgument>("unsupported range: {} -> {}", start, end);
-  if (distance != 0 && (distance > 0) != (step > 0)) raise<InvalidValue>("upper bound and lower bound inconsistent with step sign");
+  if (distance != 0 && (distance > 0) != (step > 0)) raise<InvalidArgument>("upper bound and lower bound inconsistent with step sign");
   return static_cast<int64_t>(std::ceil(distance / step));
 }
 
 // For int64 results PyTorch cuts the numbers first.
 int64_t arange_size(int64_t start, int64_t end, int64_t step) {
-  if (step == 0) raise<InvalidValue>("step must be nonzero");
-  if (start != end && (end > start) != (step > 0)) raise<InvalidValue>("upper bound and lower bound inconsistent with step sign");
+  if (step == 0) raise<InvalidArgument>("step must be nonzero");
+  if (start != end && (end > start) != (step > 0)) raise<InvalidArgument>("upper bound and lower bound inconsistent with step sign");
   uint64_t distance = end > start ? static_cast<uint64_t>(end) - static_cast<uint64_t>(start)
                                   : static_cast<uint64_t>(start) - static_cast<uint64_t>(end);
   uint64_t by = step > 0 ? static_cast<uint64_t>(step) : -static_cast<uint64_t>(step);

@@ -15,9 +15,12 @@ constexpr std::string_view name_of(Reduction kind, std::string_view max, std::st
 
 // An extremum of nothing does not exist.
 void check_not_empty(std::string_view op, Value x, const Dims& dims, bool all) {
-  if (all && x.elements() == 0)
-    raise<InvalidArgument>("{}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
-                           "argument.", op);
+  if (all && x.elements() == 0) {
+    const auto text = fmt::format("{}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+                                  "'dim' argument.", op);
+    if (op.starts_with("arg")) throw OutOfRange(text);
+    throw InvalidArgument(text);
+  }
   for (int64_t d : dims)
     if (x.dim(d) == 0) raise<OutOfRange>("{}(): Expected reduction dim {} to have non-zero size.", op, d);
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "hlo/sharding.h"
+#include "ops/promotion.h"
 #include "runtime/views.h"
 
 namespace flambeau::runtime {
@@ -27,13 +28,13 @@ Value literal(Builder& b, const Dims& dims, DType dtype, const std::string& byte
   return b.literal({dtype, dims}, bytes.data());
 }
 
-Value identity(Builder& b, Value x, DType dtype) { return b.convert(x, dtype); }
+Value identity(Builder& b, Value x, DType dtype) { return ops::convert(b, x, dtype); }
 
 std::vector<Value> together(Builder& b, Value x, Value y) { return b.optimization_barrier(std::array{x, y}); }
 
 Value write(Builder& b, Value base, Value contents, const Dims& sizes, const Dims& strides, int64_t offset, DType dtype) {
   View view{sizes, strides, offset};
-  contents = b.convert(contents, dtype);
+  contents = ops::convert(b, contents, dtype);
   if (base.dtype() == dtype) return write_view(b, base, view, contents);
   Value flat = write_view(b, reinterpret_elements(b, base, dtype), view, contents);
   return b.reshape(reinterpret_elements(b, flat, base.dtype()), base.dims());

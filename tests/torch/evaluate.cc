@@ -87,6 +87,7 @@ bool writes(const c10::OperatorHandle& op) { return std::ranges::any_of(op.schem
 
 void flatten(const c10::IValue& value, std::vector<at::Tensor>& out) {
   if (value.isTensor()) out.push_back(value.toTensor());
+  else if (value.isInt() || value.isSymInt()) out.emplace_back();
   else if (value.isList())
     for (const c10::IValue& item : value.toList()) flatten(item, out);
 }

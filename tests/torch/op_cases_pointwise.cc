@@ -152,6 +152,8 @@ const bool of_reals = add_cases({
     {"aten::erfinv", {x().range(-1.5, 1.5)}, kOfFloats},
     {"aten::neg", {x()}},
     {"aten::conj_physical", {x()}},
+    {"aten::complex", {x(), y()}, {.dtypes = {at::kFloat, at::kDouble}}},
+    {"aten::polar", {x(), y().range(-4, 4)}, {.dtypes = {at::kFloat, at::kDouble}}},
     {"aten::abs", {x()}},
     {"aten::abs", {x().special()}, kOfFloats},
     {"aten::sign", {x()}},

@@ -219,7 +219,7 @@ std::string fault_of_markup(std::string_view text) {
 TEST(ReportText, Fits) {
   EXPECT_EQ(to_text(fitting(), false),
             R"text(fits: 12.78 of 15.75 GiB HBM (81.1%); step estimate 3.020 s, MFU 75.6% (causal 70.8%), 2,713
-tokens/s/chip
+  tokens/s/chip
 
 Planned
   config         configs/llama3/8b.toml
@@ -283,8 +283,8 @@ Assumptions
 
 TEST(ReportText, DoesNotFit) {
   EXPECT_EQ(to_text(too_large(), false),
-            R"text(does not fit: 23.54 of 15.75 GiB HBM (149.5%); step estimate 3.020 s, MFU 75.6% (causal 70.8%), 2,713
-tokens/s/chip
+            R"text(does not fit: 23.54 of 15.75 GiB HBM (149.5%); step estimate 3.020 s, MFU 75.6% (causal 70.8%),
+  2,713 tokens/s/chip
 
 Planned
   config         configs/llama3/8b.toml
