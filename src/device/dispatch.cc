@@ -394,14 +394,18 @@ void register_row(torch::Library& aten, const OverloadNames& overloads, const op
 }  // namespace
 
 void register_rows(std::span<const ops::Row> rows) {
-  auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);  // never removed
+  const auto library = [](const char* ns) {  // never removed
+    return new torch::Library(torch::Library::IMPL, ns, c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  };
+  auto *aten = library("aten"), *own = library("flambeau");
   OverloadNames overloads;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) overloads.emplace(name.name, name);
   for (const ops::Row& row : rows) {
-    if (!row.name.starts_with("aten::")) continue;  // of our own, called by functions of this folder
+    const bool is_own = !row.name.starts_with("aten::");
+    if (is_own && !c10::Dispatcher::singleton().findSchema({std::string(row.name), ""})) continue;  // called by functions of this folder
     if (std::find(std::begin(kNotRegistered), std::end(kNotRegistered), row.name) != std::end(kNotRegistered)) continue;
     try {
-      register_row(*aten, overloads, row);
+      register_row(is_own ? *own : *aten, overloads, row);
     } catch (const std::exception& error) {  // another version of PyTorch: `import torch` goes on, and the op runs on the CPU
       log_debug("[tpu] the row {} is left out: {}", row.name, first_line(error.what()));
     }

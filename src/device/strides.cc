@@ -236,7 +236,8 @@ std::vector<Dims> result_strides(const StrideRule& rule, std::span<const c10::IV
   for (size_t i = 0; i < types.size(); ++i) {
     if (!types[i]) continue;
     const Dims& dims = types[i]->dims;
-    Dims wanted = rule.kind == Kind::ChannelsLast ? formatted(dims, format) : dims == types[0]->dims ? common : Dims();
+    const bool is_whole = dims == types[0]->dims && common.size() == dims.size();  // a loss may be reduced
+    Dims wanted = rule.kind == Kind::ChannelsLast ? formatted(dims, format) : is_whole ? common : Dims();
     if (wanted != dims_of(c10::contiguous_strides(dims))) strides[i] = std::move(wanted);
   }
   return strides;

@@ -158,14 +158,29 @@ Value divide_mode_scalar(Builder& b, Value x, Scalar y, std::optional<std::strin
 
 // ---- powers --------------------------------------------------------------------------------------------------------------
 
+// p^q of integers. XLA reads the last six bits of an exponent, so six at a time.
+Value integer_power(Builder& b, Value p, Value q) {
+  constexpr int kBits = 6;
+  const auto number = [&](int64_t n) { return b.broadcast(b.constant(q.dtype(), n), q.dims()); };
+  const auto digit = [&](Value base, Value exponent) { return b.power(base, b.logical_and(exponent, number((1 << kBits) - 1))); };
+  Value power = digit(p, q), base = p, rest = q;
+  for (int bits = static_cast<int>(8 * byte_size(q.dtype())); bits > kBits; bits -= kBits) {
+    base = b.power(base, number(1 << (kBits - 1)));
+    base = b.multiply(base, base);
+    rest = b.shift_right_logical(rest, number(kBits));
+    power = b.multiply(power, digit(base, rest));
+  }
+  if (!is_signed_integer(q.dtype())) return power;
+  // Of 0 to a negative power XLA says -1.
+  Value inverse = b.select(is_nonzero(b, p), b.power(p, q), zero_like(b, p));
+  return b.select(is_negative(b, q), inverse, power);
+}
+
 Value power(Builder& b, Operand x, Operand exponent) {
   DType result = result_type({x, exponent});
   refuse_bool("pow", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
-    Value power = b.power(p, q);
-    if (!is_signed_integer(result)) return power;
-    // Of 0 to a negative power XLA says -1.
-    return b.select(b.logical_and(is_negative(b, q), b.logical_not(is_nonzero(b, p))), zero_like(b, p), power);
+    return is_integer(result) ? integer_power(b, p, q) : b.power(p, q);
   }, x, exponent);
 }
 

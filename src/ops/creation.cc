@@ -59,7 +59,6 @@ bool is_integral(const Number& n) { return n.category() != DType::F64 && n.categ
 
 int64_t arange_size(double start, double end, double step) {
   double distance = end - start;
-  if (step == 0) raise<InvalidArgument>("step must be nonzero");
   if (!std::isfinite(distance)) raise<InvalidArgument>("unsupported range: {} -> {}", start, end);
   if (distance != 0 && (distance > 0) != (step > 0)) raise<InvalidArgument>("upper bound and lower bound inconsistent with step sign");
   return static_cast<int64_t>(std::ceil(distance / step));
@@ -67,7 +66,7 @@ int64_t arange_size(double start, double end, double step) {
 
 // For int64 results PyTorch cuts the numbers first.
 int64_t arange_size(int64_t start, int64_t end, int64_t step) {
-  if (step == 0) raise<InvalidArgument>("step must be nonzero");
+  if (step == 0) raise<InvalidValue>("step must be nonzero");
   if (start != end && (end > start) != (step > 0)) raise<InvalidArgument>("upper bound and lower bound inconsistent with step sign");
   uint64_t distance = end > start ? static_cast<uint64_t>(end) - static_cast<uint64_t>(start)
                                   : static_cast<uint64_t>(start) - static_cast<uint64_t>(end);
@@ -81,6 +80,7 @@ Value arange_step(Builder& b, Scalar start, Scalar end, Scalar step, std::option
   DType result = dtype.value_or(integers ? DType::S64 : kDefaultFloat);
   refuse_bool("arange", result);
   if (is_complex(result)) refuse_dtype("arange", result);
+  if (by.as_double() == 0) raise<InvalidArgument>("step must be nonzero");
   int64_t size = result == DType::S64 ? arange_size(first.as_int(), last.as_int(), by.as_int())
                                       : arange_size(first.as_double(), last.as_double(), by.as_double());
   // Whole numbers that float32 holds need no more; others accumulate in float64, as on the CPU.

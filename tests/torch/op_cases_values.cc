@@ -51,6 +51,7 @@ const bool integers = add_cases(integer_cases());
 
 const bool more_integers = add_cases({
     {"aten::pow.Tensor_Tensor", {longs({3, -3, 2, 10, 0, 7}), longs({39, 39, 62, 18, 0, 1})}, kOnce},
+    {"aten::pow.Tensor_Tensor", {longs({3, -3, 2, -1, 5}), longs({1000, 77, 64, 65, kGreatest})}, kOnce},
     {"aten::pow.Tensor_Tensor", {longs({0, 1, -1, -1, 2, -5}), longs({-1, -5, -3, -2, -1, -2})}, kOnce},
     {"aten::pow.Tensor_Scalar", {longs({kTwo53 + 1, 3, -7}), 3}, kOnce},
     {"aten::pow.Tensor_Scalar", {longs({3, -3, 2}), 39}, kOnce},

@@ -63,6 +63,7 @@ struct Variant {
 };
 
 at::Tensor laid_out(const at::Tensor& t, Layout layout) {
+  if (!t.defined()) return t;
   if (layout == Layout::Transposed && t.dim() < 2) layout = Layout::Stepped;
   if (layout == Layout::Stepped && t.dim() == 0) layout = Layout::Offset;
   at::Tensor place;
@@ -267,8 +268,22 @@ bool is_excused(const Outcome& ours, const Outcome& theirs) {
   if (theirs.error.find("Expected out tensor to have dtype") != std::string::npos) return true;
   // Where a row says NotImplemented the CPU computes, which a recording refuses; tests/python/test_fallback.py looks at that.
   if (ours.error.find("what runs on the CPU cannot be part of a captured step") != std::string::npos) return true;
+  // Its random ops do not shape their out tensors.
+  if (theirs.error.find("must match the size of tensor b (0)") != std::string::npos) return true;
+  // Nor do losses in float16; and some kernels ask their arguments to be dense.
+  if (theirs.error.starts_with("output with shape [] doesn't match") || theirs.error.starts_with("Expected X.is_contiguous") ||
+      theirs.error.starts_with("grad_input must be contiguous"))
+    return true;
+  // The CPU plugin has no product of bfloat16 matrices into float32 for some layouts of its operands.
+  if (ours.error.find("DotThunk::Execute: BF16") != std::string::npos) return true;
+  // A result that its target cannot hold is refused by the rules of types here, by a kernel that is missing there, which it is not asked for
+  // where there is nothing to compute (cumsum_ of bool).
+  const bool is_uncastable = ours.error.find("can't be cast to the desired output type") != std::string::npos;
+  if (is_uncastable && (theirs.kind == "NotImplementedError" || (!theirs.raised && theirs.outputs[0].numel() <= 1))) return true;
   // addbmm_ of PyTorch's CPU gives its target another shape.
   if (!theirs.raised && ours.error.find("doesn't match the broadcast shape") != std::string::npos) return true;
+  // It looks for a dimension before it checks how many there are.
+  if (ours.kind == "RuntimeError" && theirs.error.starts_with("Dimension out of range")) return true;
   // A check of indices in the program carries a text and no class.
   return ours.kind == "RuntimeError" && theirs.kind == "IndexError" && ours.error.find("out of ") != std::string::npos &&
          theirs.error.find("out of ") != std::string::npos;
