@@ -249,7 +249,7 @@ Largest buffers: 4.73 GiB together
   2.00  yes   saved activations  bf16[32,1,8192,4096]  activations of layers
   0.98  no    temporaries        f32[1,2048,128256]    logits
   0.88  yes   optimizer states   f32[32,2,14336,256]   layers.*.feed_forward.{w1,w3}.weight, exp_avg
-  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.*.feed_forward.{w1,w3}.weight, exp_avg_sq
+  0.88  yes   optimizer states   f32[32,2,14336,256]   layers.*.feed_forward...3}.weight, exp_avg_sq
 
 HBM over the step: 5.61 to 12.78 GiB, most at 50.0% of the schedule
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▆▆▆▆▆█████████▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▃▃▃▃▃
