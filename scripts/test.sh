@@ -6,18 +6,17 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 source "$root/scripts/lib.sh"
 
 folder=${1:-build}
-# What somebody has set for his own runs is nothing to the tests, nor is what he has cached.
-for name in "${!FLAMBEAU_@}" "${!XLA_@}" "${!JAX_@}" "${!TF_@}" "${!LC_@}"; do
-  [ "$name" = FLAMBEAU_PYTHON ] || unset "$name"
-done
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
-export LANG=C.UTF-8 FLAMBEAU_CACHE=$results/cache GTEST_OUTPUT=json:$results/gtest/
+# What somebody has set for his own runs is nothing to the tests, nor are his files and what he has cached. tests/python/conftest.py does
+# the same where pytest is started by itself.
+unset NO_COLOR COLUMNS LINES "${!FLAMBEAU_@}" "${!XLA_@}" "${!JAX_@}" "${!TF_@}" "${!TPU_@}" "${!PJRT_@}" "${!LC_@}"
+home=$(mktemp -d)
+trap 'rm -rf "$home"' EXIT
+export LANG=C.UTF-8 TERM=dumb HOME=$home XDG_CACHE_HOME=$home/.cache
 # The programs find plugins in the environment beside the checkout also when another environment is active.
 export FLAMBEAU_SITE_PACKAGES
 FLAMBEAU_SITE_PACKAGES=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 # A Python that has JAX: kernels are made and computed with it.
-export FLAMBEAU_PYTHON=${FLAMBEAU_PYTHON:-$root/.venv-jax/bin/python}
+export FLAMBEAU_PYTHON=$root/.venv-jax/bin/python
 
 limit=1200
 if [ "$folder" != build ]; then
@@ -30,8 +29,9 @@ if [ "$folder" != build ]; then
 fi
 
 status=0
+rm -rf "$folder/test_results"
 ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout "$limit" -j "${JOBS:-$(default_jobs)}" || status=$?
-.venv/bin/python tests/skips.py "$results/gtest" || status=$?
+.venv/bin/python tests/skips.py "$folder/test_results" || status=$?
 if [ "$folder" = build ]; then
   # Both halves run, so that one look shows all that is wrong.
   .venv/bin/python -m pytest tests/python -q || status=$?

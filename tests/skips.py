@@ -2,7 +2,7 @@
 
     tests/skips.py FOLDER
 
-reads what the C++ tests wrote there (GTEST_OUTPUT=json:FOLDER/) and fails with the names of those that were skipped and are not in the
+reads what the C++ tests wrote there (`build/test_results`) and fails with the names of those that were skipped and are not in the
 list. tests/python/conftest.py asks `unexpected` of the Python tests. A test that cannot run where CI runs it tests nothing: make it run.
 """
 

@@ -17,7 +17,8 @@ import skips  # noqa: E402
 
 FLAMBEAU = ROOT / "build" / "flambeau"
 # Tests depend on nothing that somebody has set, cached or installed beside: no settings of other runs, no files of the user, and
-# no kernels but where a test asks for a Python that has JAX.
+# no kernels but where a test asks for a Python that has JAX: that of `.venv-jax`, or the one that FLAMBEAU_PYTHON names (`make test`
+# names the former).
 JAX_PYTHON = pathlib.Path(os.environ.get("FLAMBEAU_PYTHON") or ROOT / ".venv-jax" / "bin" / "python")
 SITE_PACKAGES = os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib")
 for name in [n for n in os.environ if re.match("(FLAMBEAU|XLA|JAX|TF|TPU|PJRT|LC|NO_COLOR|COLUMNS|LINES)(_|$)", n)]:
