@@ -102,7 +102,7 @@ class Capture {
 
   // Runs one step. The first call without prepare() records, runs, and the second records again and compares.
   // Inputs of other shapes than those recorded are an InvalidArgument.
-  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& given);
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
 
   // The program that is replayed; null before there is one, and for a function on the CPU.
   const runtime::StepProgram* program() const;

@@ -6,7 +6,6 @@
 // CPU.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/native/IndexingUtils.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -58,10 +57,6 @@ at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at
     raise<InvalidArgument>("masked_select(): self and result must have the same scalar type");
   at::Tensor result = selected(self, mask);
   return out.resize_(result.sizes()).copy_(result);
-}
-
-bool is_mask(const c10::IValue& index) {
-  return index.isTensor() && (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
 }
 
 // ---- counting and repeating ------------------------------------------------------------------------------------------------------
@@ -150,18 +145,6 @@ Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool retur
 }
 
 }  // namespace
-
-void expand_masks(const at::Tensor& self, c10::IValue& indices, bool written) {
-  c10::ArrayRef<c10::IValue> given = indices.toListRef();
-  if (std::ranges::none_of(given, is_mask)) return;
-  const auto is_given = [](const c10::IValue& index) { return index.isTensor() && index.toTensor().defined(); };
-  if (written && std::ranges::count_if(given, is_given) == 1) return;
-  const auto list = indices.to<c10::List<std::optional<at::Tensor>>>();
-  c10::List<std::optional<at::Tensor>> expanded;
-  for (const at::Tensor& index : at::native::expandTensors(self, at::IOptTensorListRef(list)))
-    expanded.push_back(index.defined() ? std::optional(index) : std::nullopt);
-  indices = c10::IValue(std::move(expanded));
-}
 
 void register_data_dependent() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

@@ -41,11 +41,11 @@ c10::ScalarType scalar_type_of(DType dtype);
 inline bool is_tpu(const at::Tensor& tensor) { return tensor.device().type() == kDeviceType; }
 runtime::Storage& storage_of(const at::Tensor& tensor);
 runtime::TensorRef ref_of(const at::Tensor& tensor);  // of a tensor without bits (see below)
+// The same of several; `what` they are is said when one is not on the device.
+std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // The same elements without a lazy conjugate or negative bit: `tensor` itself where it has none. Undefined tensors stay so.
 at::Tensor without_bits(const at::Tensor& tensor);
 std::vector<at::Tensor> without_bits(std::vector<at::Tensor> tensors);
-// The same of several; `what` they are is said when one is not on the device.
-std::vector<runtime::TensorRef> refs_of(const std::vector<at::Tensor>& tensors, std::string_view what);
 // A contiguous tensor of `type` over `storage`.
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
 // One over a storage of its own, which `strides` show in another order than row-major.

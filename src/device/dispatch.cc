@@ -9,6 +9,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -156,23 +157,22 @@ CallArgument to_argument(ArgumentKind kind, const c10::IValue& value) {
 // How one overload is served by a row.
 struct Overload {
   const ops::Row* row;
-  std::vector<ArgumentKind> kinds;  // of the arguments that the row's functional form has
-  std::vector<size_t> written;      // arguments that outputs are written into, in the outputs' order
-  size_t functional_arguments;      // the leading ones that are passed on
-  bool out_form;                    // written tensors take the result's shape
-  std::optional<size_t> generator, device;
-  std::optional<size_t> indices;    // a list of index tensors, of whichever device, masks among them
-  StrideRule strides;               // of results that are not written into arguments, or are resized
-  bool returns_list;
+  std::vector<ArgumentKind> kinds = {};  // of the arguments that the row's functional form has
+  std::vector<size_t> written = {};      // arguments that outputs are written into, in the outputs' order
+  size_t functional_arguments = 0;       // the leading ones that are passed on
+  bool out_form = false;                 // written tensors take the result's shape
+  std::optional<size_t> generator = {}, device = {};
+  std::optional<size_t> indices = {};    // a list of index tensors, of whichever device, masks among them
+  bool takes_mask = false;               // one that is the only index
+  StrideRule strides = {};               // of results that are not written into arguments, or are resized
+  bool returns_list = false;
 };
 
 bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
 
 bool has_bits(const c10::IValue& value) {
   if (value.isTensor()) return has_bits(value.toTensor());
-  if (!value.isTensorList()) return false;
-  const auto tensors = value.toTensorVector();
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return has_bits(tensor); });
+  return value.isTensorList() && std::ranges::any_of(value.toListRef(), [](const c10::IValue& tensor) { return has_bits(tensor.toTensor()); });
 }
 
 // PyTorch's own resolution of a bit, for ops that it lets through with theirs (matrix products).
@@ -245,11 +245,7 @@ class Kernel final : public c10::OperatorKernel {
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     size_t count = op.schema().arguments().size();
     c10::IValue* arguments = stack.data() + (stack.size() - count);
-    if (overload_.indices) {
-      bring_indices(arguments[0].toTensor(), arguments[*overload_.indices]);
-      const bool is_written = overload_.row->name.find("index_put") != std::string_view::npos;
-      expand_masks(arguments[0].toTensor(), arguments[*overload_.indices], is_written);
-    }
+    if (overload_.indices) prepare_indices(arguments[0].toTensor(), arguments[*overload_.indices], overload_.takes_mask);
     std::vector<CallArgument> call;
     call.reserve(count);
     for (size_t i = 0; i < overload_.functional_arguments; ++i)
@@ -328,8 +324,11 @@ bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& fu
 std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSchema& functional, const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   if (!is_form_of(schema, functional)) return std::nullopt;
-  Overload overload{&row, {}, {}, functional.arguments().size(), schema.arguments().size() > functional.arguments().size(), {}, {}, {},
-                    stride_rule(op), false};
+  Overload overload{.row = &row,
+                    .functional_arguments = functional.arguments().size(),
+                    .out_form = schema.arguments().size() > functional.arguments().size(),
+                    .takes_mask = row.name.find("index_put") != std::string_view::npos,
+                    .strides = stride_rule(op)};
   size_t parameter = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];

@@ -6,7 +6,8 @@
 
 namespace flambeau::device {
 
-// Brings index tensors that lie on the CPU to the device of `self`, as CUDA does; masks there become indices first. `list`: Tensor?[].
-void bring_indices(const at::Tensor& self, c10::IValue& list);
+// Makes the indices of `self` (`list`, Tensor?[]) ones that a row takes: those that lie on the CPU come to the device, as with CUDA, and
+// masks become the places where they are true, for which the host waits. `takes_mask`: a mask on the device that is the only index stays.
+void prepare_indices(const at::Tensor& self, c10::IValue& list, bool takes_mask);
 
 }  // namespace flambeau::device

@@ -3,8 +3,6 @@
 
 #include <span>
 
-#include <ATen/core/ivalue.h>
-
 #include "ops/op.h"
 
 namespace flambeau::device {
@@ -22,9 +20,6 @@ void register_composites();
 
 // Ops whose results are as long as the data says (data_dependent.cc).
 void register_data_dependent();
-// Replaces masks in a list of indices (Tensor?[]) of `self` by the places where they are true. A mask that stands alone in what is
-// `written` stays: the op takes it as it is.
-void expand_masks(const at::Tensor& self, c10::IValue& indices, bool written);
 
 // Scaled dot product attention (attention.cc).
 void register_attention();
