@@ -88,15 +88,16 @@ Value floor_quotient(Builder& b, Value x, Value y) {
   return b.select(is_nonzero(b, y), floor, exact);
 }
 
-// As on the CPU, integers divided by zero are an error: at once where the divisor is known. `count`: of quotients.
-void check_divisor(Builder& b, Value divisor, DType result, int64_t count) {
+// As on the CPU, integers divided by zero are an error: at once where the divisor is a known number. `count`: of quotients.
+void check_divisor(Builder& b, const Operand& divisor, DType result, int64_t count) {
   constexpr const char* kMessage = "ZeroDivisionError";
   if (!is_integer(result) || count == 0) return;
-  if (const hlo::Literal* known = hlo::constant_literal(divisor); known && divisor.elements() == 1 && integral(divisor.dtype())) {
-    auto bits = static_cast<uint64_t>(hlo::decode_integer(divisor.dtype(), known->bytes.data()));
+  const DType type = divisor.value.dtype();
+  if (const hlo::Literal* known = hlo::constant_literal(divisor.value); known && divisor.wrapped && integral(type)) {
+    auto bits = static_cast<uint64_t>(hlo::decode_integer(type, known->bytes.data()));
     if (hlo::decode_bits(result, hlo::encode_integer(result, bits).data()) == 0) raise<InvalidArgument>(kMessage);
   } else if (checks_wanted()) {
-    check(b, is_nonzero(b, convert(b, divisor, result)), kMessage);
+    check(b, is_nonzero(b, convert(b, divisor.value, result)), kMessage);
   }
 }
 
@@ -113,7 +114,7 @@ Value divide_mode(Builder& b, Operand x, Operand y, std::optional<std::string> m
   refuse_bool(*mode == "floor" ? "div_floor_cpu" : "div_trunc_cpu", result);
   refuse_complex(*mode == "floor" ? "div_floor_cpu" : "div_trunc_cpu", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
-    check_divisor(b, y.value, result, p.elements());
+    check_divisor(b, y, result, p.elements());
     if (*mode == "floor") return floor_quotient(b, p, q);
     Value quotient = b.divide(p, q);
     return is_integer(p.dtype()) ? quotient : truncate(b, quotient);
@@ -127,7 +128,7 @@ Value remainder(Builder& b, Operand x, Operand y) {
   refuse_bool("remainder_cpu", result);
   refuse_complex("remainder_cpu", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
-    check_divisor(b, y.value, result, p.elements());
+    check_divisor(b, y, result, p.elements());
     return python_remainder(b, p, q);
   }, x, y);
 }
@@ -137,7 +138,7 @@ Value fmod(Builder& b, Operand x, Operand y) {
   refuse_bool("fmod_cpu", result);
   refuse_complex("fmod_cpu", result);
   return pointwise(b, compute_type(result), result, [&](Value p, Value q) {
-    check_divisor(b, y.value, result, p.elements());
+    check_divisor(b, y, result, p.elements());
     return b.remainder(p, q);
   }, x, y);
 }
@@ -158,16 +159,18 @@ Value divide_mode_scalar(Builder& b, Value x, Scalar y, std::optional<std::strin
 
 // ---- powers --------------------------------------------------------------------------------------------------------------
 
-// p^q of integers. XLA reads the last six bits of an exponent, so six at a time.
+// XLA reads the last six bits of an integer exponent.
+constexpr int kPowerBits = 6, kPowerLimit = 1 << kPowerBits;
+
+// p^q of integers, six bits of q at a time.
 Value integer_power(Builder& b, Value p, Value q) {
-  constexpr int kBits = 6;
   const auto number = [&](int64_t n) { return b.broadcast(b.constant(q.dtype(), n), q.dims()); };
-  const auto digit = [&](Value base, Value exponent) { return b.power(base, b.logical_and(exponent, number((1 << kBits) - 1))); };
+  const auto digit = [&](Value base, Value exponent) { return b.power(base, b.logical_and(exponent, number(kPowerLimit - 1))); };
   Value power = digit(p, q), base = p, rest = q;
-  for (int bits = static_cast<int>(8 * byte_size(q.dtype())); bits > kBits; bits -= kBits) {
-    base = b.power(base, number(1 << (kBits - 1)));
+  for (int bits = static_cast<int>(8 * byte_size(q.dtype())); bits > kPowerBits; bits -= kPowerBits) {
+    base = b.power(base, number(kPowerLimit / 2));
     base = b.multiply(base, base);
-    rest = b.shift_right_logical(rest, number(kBits));
+    rest = b.shift_right_logical(rest, number(kPowerBits));
     power = b.multiply(power, digit(base, rest));
   }
   if (!is_signed_integer(q.dtype())) return power;
@@ -209,6 +212,8 @@ Value power_scalar(Builder& b, Value x, Scalar exponent) {
   if (n.category() != DType::C128) {
     Value base = convert(b, x, compute_type(result));
     if (Value v = special_power(b, base, n.as_double())) return convert(b, v, result);
+    if (is_integer(result) && n.as_double() > 0 && n.as_double() < kPowerLimit)
+      return convert(b, b.power(base, constant_like(b, base, n.as_double())), result);
   }
   return power(b, {x}, exponent.operand(b));
 }

@@ -29,7 +29,7 @@ struct Channels {
     reduced = others(input.rank(), 1);
   }
   DType type() const { return x.dtype(); }
-  int64_t count() const { return x.dim(1) == 0 ? 0 : x.elements() / x.dim(1); }
+  int64_t count() const { return x.elements() / x.dim(1); }
   Value spread(Builder& b, Value statistic) const { return along(b, convert(b, statistic, type()), x.dims(), 1); }
   Value centred(Builder& b, Value average) const { return b.subtract(x, spread(b, average)); }
 };

@@ -24,8 +24,6 @@ struct Geometry {
   int64_t groups;
 };
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 Dims spatial_sizes(Value x) { return {x.dims().begin() + 2, x.dims().end()}; }
 
 ConvolutionDims channels_first(int64_t rank) {
@@ -231,8 +229,7 @@ std::array<Value, 3> backward(Builder& b, Value dy, Value x, Value w, std::optio
 }
 std::array<Value, 3> backward_overrideable(Builder& b, Value dy, Value x, Value w, Dims stride, Dims padding, Dims dilation,
                                            bool transposed, Dims output_padding, int64_t groups, Dims mask) {
-  return convolution_backward(b, dy, x, w, geometry(x, w, stride, padding, dilation, transposed, output_padding, groups),
-                              mask);
+  return backward(b, dy, x, w, {}, stride, padding, dilation, transposed, output_padding, groups, mask);
 }
 
 // PyTorch's own `convolution` would choose among backends; the overrideable forms are what aten::_convolution ends in.

@@ -85,7 +85,8 @@ Value arange_step(Builder& b, Scalar start, Scalar end, Scalar step, std::option
                                       : arange_size(first.as_double(), last.as_double(), by.as_double());
   // Whole numbers that float32 holds need no more; others accumulate in float64, as on the CPU.
   auto is_small = [](double v) { return v == std::trunc(v) && std::abs(v) <= 0x1p24; };
-  bool exact = is_small(first.as_double()) && is_small(last.as_double()) && is_small(by.as_double());
+  bool exact = is_small(first.as_double()) && is_small(last.as_double()) && is_small(last.as_double() - first.as_double()) &&
+               is_small(by.as_double());
   DType compute = is_integer(result) ? DType::S64 : exact ? compute_type(result) : DType::F64;
   auto spread_over = [&](const Scalar& s) { return b.broadcast(s.as(b, compute), {size}); };
   Value values = b.convert(b.iota({DType::S64, {size}}, 0), compute);

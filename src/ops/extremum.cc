@@ -13,14 +13,11 @@ using hlo::Reduction;
 
 constexpr std::string_view name_of(Reduction kind, std::string_view max, std::string_view min) { return kind == Reduction::Max ? max : min; }
 
-// An extremum of nothing does not exist.
+// An extremum of nothing does not exist. E is PyTorch's class of error where no dimension is named.
+template <class E = InvalidArgument>
 void check_not_empty(std::string_view op, Value x, const Dims& dims, bool all) {
-  if (all && x.elements() == 0) {
-    const auto text = fmt::format("{}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
-                                  "'dim' argument.", op);
-    if (op.starts_with("arg")) throw OutOfRange(text);
-    throw InvalidArgument(text);
-  }
+  if (all && x.elements() == 0)
+    raise<E>("{}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.", op);
   for (int64_t d : dims)
     if (x.dim(d) == 0) raise<OutOfRange>("{}(): Expected reduction dim {} to have non-zero size.", op, d);
 }
@@ -69,7 +66,7 @@ Value arg(Builder& b, Value x, std::optional<int64_t> dim, bool keepdim) {
   std::string_view op = name_of(kind, "argmax", "argmin");
   refuse_bool(op, x.dtype());
   if (is_complex(x.dtype())) raise<InvalidArgument>("{}(): does not support complex input", op);
-  check_not_empty(op, x, {}, !dim);
+  check_not_empty<OutOfRange>(op, x, {}, !dim);
   if (dim) return with_indices<kind>(b, x, *dim, keepdim)[1];
   Value place = with_indices<kind>(b, b.reshape(x, {x.elements()}), 0, false)[1];
   return with_kept(b, place, x.dims(), range(x.rank()), keepdim);

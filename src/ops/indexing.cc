@@ -120,7 +120,6 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
   }
   if (a.indexed.empty()) raise<InvalidArgument>("at least one index must be given");
   std::vector<Value> parts;
-  std::vector<std::string> shapes;
   for (int64_t d : a.indexed) {
     Value i = *indices[static_cast<size_t>(d)];
     if (i.dtype() == DType::Pred || i.dtype() == DType::U8)
@@ -132,10 +131,12 @@ Advanced plan(Builder& b, Value self, const Indices& indices) {
     check_index(b, i, self.dim(d), fmt::format("index is out of bounds for dimension {} with size {}", d, self.dim(d)),
                 true);
     parts.push_back(wrap_index(b, b.convert(i, DType::S64), self.dim(d)));
-    shapes.push_back(shape_text(i.dims()));
     try {
       a.batch = broadcast_dims(a.batch, i.dims());
     } catch (const InvalidArgument&) {
+      std::vector<std::string> shapes;
+      for (int64_t so_far : a.indexed)
+        if (so_far <= d) shapes.push_back(shape_text(indices[static_cast<size_t>(so_far)]->dims()));
       raise<OutOfRange>("shape mismatch: indexing tensors could not be broadcast together with shapes {}", fmt::join(shapes, ", "));
     }
   }

@@ -62,7 +62,7 @@ Value nonzero_static(Builder& b, Value self, int64_t size, int64_t fill_value) {
   if (size < 0) raise<InvalidArgument>("nonzero_static: 'size' must be an non-negative integer");
   Dims result{size, self.rank()};
   if (size == 0 || self.rank() == 0) return zeros(b, DType::S64, result);
-  if (self.elements() == 0) return filled(b, DType::S64, static_cast<double>(fill_value), result);
+  if (self.elements() == 0) return b.broadcast(b.constant(DType::S64, fill_value), result);
   Value mask = true_mask(b, self);
   Dims all{self.elements()};
   Value index = b.iota({DType::S64, all}, 0);
@@ -91,7 +91,7 @@ Value masked_scatter(Builder& b, Value self, Value mask, Value source) {
     raise<InvalidArgument>("masked_scatter: expected self and source to have same dtypes but got {} and {}", torch_name(self.dtype()),
                            torch_name(source.dtype()));
   Dims dims = broadcast_dims(self.dims(), mask.dims());
-  Value x = b.reshape(b.broadcast(self, dims), {hlo::Type{self.dtype(), dims}.elements()}), selected = true_mask(b, b.broadcast(mask, dims));
+  Value x = b.reshape(b.broadcast(self, dims), {element_count(dims)}), selected = true_mask(b, b.broadcast(mask, dims));
   if (x.elements() == 0) return b.broadcast(self, dims);
   if (checks_wanted())
     check(b, compare_with(b, true_count(b, selected), static_cast<double>(source.elements()), Comparison::LE),
@@ -104,7 +104,7 @@ Value masked_scatter(Builder& b, Value self, Value mask, Value source) {
 // The gradient of the source: what stands at the true places, then zeros.
 Value masked_scatter_backward(Builder& b, Value grad, Value mask, Dims sizes) {
   Dims dims = broadcast_dims(grad.dims(), mask.dims());
-  Value given = b.reshape(b.broadcast(grad, dims), {hlo::Type{grad.dtype(), dims}.elements()}), selected = true_mask(b, b.broadcast(mask, dims));
+  Value given = b.reshape(b.broadcast(grad, dims), {element_count(dims)}), selected = true_mask(b, b.broadcast(mask, dims));
   hlo::Type result{grad.dtype(), sizes};
   Value none = zeros(b, grad.dtype(), {result.elements()});
   if (given.elements() == 0 || result.elements() == 0) return b.reshape(none, sizes);

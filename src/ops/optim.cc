@@ -42,6 +42,16 @@ struct Step {
     if (!grad_scale) return g;
     return b.divide(g, b.broadcast(b.reshape(convert(b, *grad_scale, g.dtype()), {}), g.dims()));
   }
+  // A parameter and its gradient in arithmetic precision: as it is written back, and as it updates.
+  struct Wide {
+    Value param, raw, grad;
+  };
+  Wide wide(Builder& b, Value param, Value grad, const Scalar& weight_decay) const {
+    DType t = arithmetic_type(param.dtype());
+    Value p = convert(b, param, t), raw = convert(b, unscaled(b, grad), t);
+    Value g = maximize ? b.negate(raw) : raw;
+    return {p, raw, weight_decay.is(0) ? g : b.add(g, scaled(b, p, weight_decay))};
+  }
   // `after` in before's dtype, or `before` when an overflow was found.
   Value unless_overflow(Builder& b, Value before, Value after) const {
     after = convert(b, after, before.dtype());
@@ -142,10 +152,8 @@ Tensors fused_sgd(Builder& b, Tensors params, Tensors grads, Tensors buffers, Sc
   Step step{maximize, grad_scale, found_inf};
   check_lengths("_fused_sgd", params.size(), {grads.size(), buffers.empty() ? params.size() : buffers.size()});
   for (size_t i = 0; i < params.size(); ++i) {
-    DType t = arithmetic_type(params[i].dtype());
-    Value p = convert(b, params[i], t), raw = convert(b, step.unscaled(b, grads[i]), t);
-    Value g = maximize ? b.negate(raw) : raw;
-    if (!weight_decay.is(0)) g = b.add(g, scaled(b, p, weight_decay));
+    auto [p, raw, g] = step.wide(b, params[i], grads[i], weight_decay);
+    DType t = p.dtype();
     if (!momentum.is(0) && !buffers.empty()) {
       Value buffer = g;
       if (!is_first_step) buffer = b.add(scaled(b, convert(b, buffers[i], t), momentum), scaled(b, g, one_minus(b, dampening, t)));
@@ -168,10 +176,8 @@ Tensors fused_adagrad(Builder& b, Tensors params, Tensors grads, Tensors sums, T
   Step step{maximize, grad_scale, found_inf};
   check_lengths("_fused_adagrad", params.size(), {grads.size(), sums.size(), state_steps.size()});
   for (size_t i = 0; i < params.size(); ++i) {
-    DType t = arithmetic_type(params[i].dtype());
-    Value p = convert(b, params[i], t), raw = convert(b, step.unscaled(b, grads[i]), t);
-    Value g = maximize ? b.negate(raw) : raw;
-    if (!weight_decay.is(0)) g = b.add(g, scaled(b, p, weight_decay));
+    auto [p, raw, g] = step.wide(b, params[i], grads[i], weight_decay);
+    DType t = p.dtype();
     Value before = plus(b, b.reshape(convert(b, state_steps[i], t), {}), -1);
     Value rate = b.divide(as_value(b, lr, t), plus(b, b.multiply(before, lr_decay.as(b, t)), 1));
     Value sum = b.add(convert(b, sums[i], t), b.multiply(g, g));

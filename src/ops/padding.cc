@@ -12,8 +12,6 @@ namespace flambeau::ops {
 
 namespace {
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 enum class Fill { Reflection, Replication };
 constexpr std::string_view name_of(Fill fill) { return fill == Fill::Reflection ? "reflection_pad" : "replication_pad"; }
 
@@ -175,9 +173,7 @@ Value spread_out(Builder& b, Value x, int64_t dim, const Patches& p, size_t i) {
 Value drawn_together(Builder& b, Value x, int64_t dim, const Patches& p, size_t i) {
   Value total;
   for (int64_t k = 0; k < p.size[i]; ++k) {
-    Dims dims = x.dims();
-    dims.erase(dims.begin() + dim);
-    Value piece = placed(b, b.reshape(b.slice_dim(x, dim, k, k + 1), dims), dim, k * p.dilation[i] - p.padding[i],
+    Value piece = placed(b, b.reshape(b.slice_dim(x, dim, k, k + 1), erased(x.dims(), dim)), dim, k * p.dilation[i] - p.padding[i],
                          p.plane[i], p.stride[i]);
     total = total ? b.add(total, piece) : piece;
   }

@@ -22,15 +22,7 @@ using hlo::Comparison;
 using hlo::Reduction;
 using hlo::Window;
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 Dims trailing(const Dims& dims, int64_t n) { return {dims.end() - n, dims.end()}; }
-
-int64_t product(const Dims& dims) {
-  int64_t p = 1;
-  for (int64_t d : dims) p *= d;
-  return p;
-}
 
 // `dims` with other trailing sizes.
 Dims resized(Dims dims, const Dims& sizes) {
@@ -47,12 +39,12 @@ Dims after_leading(int64_t rank, int64_t value, const Dims& tail) {
 // The place of each element in its plane, in the shape of `dims`.
 Value places(Builder& b, const Dims& dims, int64_t n, DType dtype) {
   Dims plane = trailing(dims, n), order = range(static_cast<int64_t>(dims.size()));
-  Value flat = b.iota({dtype, {product(plane)}}, 0);
+  Value flat = b.iota({dtype, {element_count(plane)}}, 0);
   return b.broadcast_in_dim(b.reshape(flat, plane), dims, trailing(order, n));
 }
 
 DType place_type(const Dims& dims, int64_t n) {
-  return product(trailing(dims, n)) < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
+  return element_count(trailing(dims, n)) < std::numeric_limits<int32_t>::max() ? DType::S32 : DType::S64;
 }
 
 // ---- windows of one size ------------------------------------------------------------------------------------------------
@@ -162,7 +154,7 @@ std::array<Value, 2> max_pool(Builder& b, Value x, Dims size, Dims stride, Dims 
 
 // grad added to zeros of shape `dims` at its indices, plane by plane; replaced instead of added without `combine`.
 Value put_planes(Builder& b, Value grad, Value indices, const Dims& dims, int64_t n, std::optional<Reduction> combine) {
-  int64_t plane = product(trailing(dims, n)), count = product(trailing(grad.dims(), n)),
+  int64_t plane = element_count(trailing(dims, n)), count = element_count(trailing(grad.dims(), n)),
           planes = count ? grad.elements() / count : 0;
   hlo::ScatterDims scatter;
   scatter.inserted_window_dims = scatter.scatter_dims_to_operand_dims = {1};
@@ -188,20 +180,20 @@ Value repeated(Builder& b, Value x, const Dims& times) {
 }
 
 // The gradient of each input is that of the windows whose index names it. An input lies in at most extent / stride windows a
-// dimension, rounded up: the one that starts last before it, and those before that. XLA adds these up in one pass without a
-// scatter.
+// dimension, rounded up: the one that starts last before it, if the pool reaches that far, and those before that. XLA adds these up in
+// one pass without a scatter.
 Value from_windows(Builder& b, Value grad, Value indices, const Windows& w, const Dims& dims) {
   Dims counts;
   for (size_t i = 0; i < w.size.size(); ++i)
-    counts.push_back(std::min(w.out[i], (w.extent(i) + w.stride[i] - 1) / w.stride[i]));
+    counts.push_back(std::min((w.in[i] - 1 + w.padding[i]) / w.stride[i] + 1, (w.extent(i) + w.stride[i] - 1) / w.stride[i]));
   constexpr int64_t kManyTerms = 64;
-  if (product(counts) > kManyTerms) return put_planes(b, grad, indices, dims, w.n(), Reduction::Sum);
+  if (element_count(counts) > kManyTerms) return put_planes(b, grad, indices, dims, w.n(), Reduction::Sum);
   DType place = place_type(dims, w.n());
   Value wide = repeated(b, convert(b, grad, compute_type(grad.dtype())), w.stride),
         named = repeated(b, b.convert(indices, place), w.stride);
   Value zero = b.constant(wide.dtype(), 0), nowhere = b.constant(place, -1), own = places(b, dims, w.n(), place),
         total = zeros(b, wide.dtype(), dims);
-  for (int64_t term = 0; term < product(counts); ++term) {
+  for (int64_t term = 0; term < element_count(counts); ++term) {
     Dims low, high;
     int64_t rest = term;
     for (size_t i = counts.size(); i-- > 0; rest /= counts[i])
@@ -319,7 +311,7 @@ void check_adaptive(std::string_view op, Value x, const Dims& size, int64_t n) {
 template <int64_t n>
 Value adaptive_avg_pool(Builder& b, Value x, Dims size) {
   check_adaptive("adaptive_avg_pool", x, size, n);
-  if (product(resized(x.dims(), size)) == 0) return zeros(b, x.dtype(), resized(x.dims(), size));
+  if (element_count(resized(x.dims(), size)) == 0) return zeros(b, x.dtype(), resized(x.dims(), size));
   Value sums = convert(b, x, compute_type(x.dtype()));
   std::vector<Dims> lengths;
   for (int64_t i = 0; i < n; ++i) {
@@ -336,7 +328,7 @@ Value adaptive_avg_pool_backward(Builder& b, Value grad, Value x) {
   Dims size = trailing(grad.dims(), n);
   check_adaptive("adaptive_avg_pool_backward", x, size, n);
   check_gradient("adaptive_avg_pool_backward", grad.dims(), resized(x.dims(), size));
-  if (product(grad.dims()) == 0) return zeros(b, x.dtype(), x.dims());
+  if (element_count(grad.dims()) == 0) return zeros(b, x.dtype(), x.dims());
   std::vector<Dims> lengths;
   for (int64_t i = 0; i < n; ++i) lengths.push_back(adaptive_bins(x.dim(x.rank() - n + i), size[at(i)]).lengths());
   Value shares = divided(b, convert(b, grad, compute_type(grad.dtype())), lengths);
@@ -351,7 +343,7 @@ template <int64_t n>
 std::array<Value, 2> adaptive_max_pool(Builder& b, Value x, Dims size) {
   check_adaptive("adaptive_max_pool", x, size, n);
   Dims result = resized(x.dims(), size);
-  if (product(result) == 0) return {zeros(b, x.dtype(), result), zeros(b, DType::S64, result)};
+  if (element_count(result) == 0) return {zeros(b, x.dtype(), result), zeros(b, DType::S64, result)};
   Value best = x, place = places(b, x.dims(), n, place_type(x.dims(), n));
   const auto start = start_of_greater(b, x.dtype(), place.dtype());
   for (int64_t i = 0; i < n; ++i) {
@@ -395,7 +387,7 @@ Value unpool(Builder& b, Value x, Value indices, const Dims& size) {
   if (!is_float(x.dtype())) refuse_dtype("max_unpool", x.dtype());
   Dims result = resized(x.dims(), size);
   if (x.elements() == 0) return zeros(b, x.dtype(), result);
-  check_index(b, indices, product(size),
+  check_index(b, indices, element_count(size),
               fmt::format("Found an invalid max index (output volumes are of size {})", fmt::join(size, "x")));
   return put_planes(b, x, indices, result, n, {});
 }

@@ -202,6 +202,7 @@ Value scatter_reduce(Builder& b, Value self, int64_t dim, Value index, Value src
 // -----------------------------------------------------------------------------------------------------------------------
 
 // `source` has self's shape with index's length along dim. Index and source of rank 0 count as one row.
+template <class E = InvalidArgument>
 Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Value index, Value source) {
   dim = wrap_dim(dim, self.rank());
   require_index(op, index);
@@ -212,12 +213,9 @@ Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Val
   Write w{at_least_1d(b, self), at_least_1d(b, index), at_least_1d(b, source), dim};
   Dims expected = replaced(w.self.dims(), dim, w.index.dim(0));
   if (source.rank() == 0 && w.index.elements() == 1) w.updates = b.broadcast(w.updates, expected);
-  if (w.updates.rank() == w.self.rank() && w.updates.dim(dim) != w.index.dim(0)) {
-    const auto text = fmt::format("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op,
-                                  w.index.dim(0), w.updates.dim(dim), dim);
-    if (op == "index_copy_") throw OutOfRange(text);
-    throw InvalidArgument(text);
-  }
+  if (w.updates.rank() == w.self.rank() && w.updates.dim(dim) != w.index.dim(0))
+    raise<E>("{}(): Number of indices ({}) should be equal to source.size(dim): ({}), for dim: {}", op, w.index.dim(0),
+             w.updates.dim(dim), dim);
   if (w.updates.dims() != expected)
     raise<InvalidArgument>(
         "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = {} "
@@ -234,7 +232,7 @@ Value index_add(Builder& b, Value self, int64_t dim, Value index, Value source, 
 }
 
 Value index_copy(Builder& b, Value self, int64_t dim, Value index, Value source) {
-  Write w = checked_rows(b, "index_copy_", self, dim, index, source);
+  Write w = checked_rows<OutOfRange>(b, "index_copy_", self, dim, index, source);
   return b.reshape(put_rows(b, w.self, w.dim, w.index, w.updates, {}), self.dims());
 }
 

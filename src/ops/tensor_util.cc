@@ -1,6 +1,7 @@
 #include "ops/tensor_util.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include <fmt/ranges.h>
@@ -15,6 +16,10 @@ Dims range(int64_t n) {
   Dims dims(static_cast<size_t>(n));
   std::iota(dims.begin(), dims.end(), 0);
   return dims;
+}
+
+int64_t element_count(const Dims& dims) {
+  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
 Dims erased(Dims dims, int64_t dim) {

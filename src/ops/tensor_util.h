@@ -5,8 +5,11 @@
 
 namespace flambeau::ops {
 
+inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
 // 0, 1, ..., n - 1
 Dims range(int64_t n);
+int64_t element_count(const Dims& dims);
 // `dims` without the entry at `dim`; with `size` there instead; 0..rank-1 without `dim`.
 Dims erased(Dims dims, int64_t dim);
 Dims replaced(Dims dims, int64_t dim, int64_t size);

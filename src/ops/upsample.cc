@@ -13,8 +13,6 @@ namespace flambeau::ops {
 
 namespace {
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 using Scale = std::optional<double>;
 
 enum class Rounding {
@@ -52,7 +50,7 @@ Neighbours neighbours(int64_t in, int64_t out, bool align_corners, Scale scale) 
     if (in == out) place = static_cast<T>(o);
     int64_t i = std::min(static_cast<int64_t>(place), in - 1);
     n.first.push_back(i);
-    n.second.push_back(std::min(i + 1, in - 1));
+    n.second.push_back(in == out ? i : std::min(i + 1, in - 1));  // of weight 0, which an infinite neighbour would make NaN
     n.weight.push_back(std::clamp<double>(static_cast<double>(place - static_cast<T>(i)), 0, 1));
   }
   return n;

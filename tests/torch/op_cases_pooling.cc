@@ -26,6 +26,9 @@ const Scene kPlanes[] = {
     {{1, 2, 5, 5}, {2, 2}, {3, 3}, {1, 1}, {1, 1}, true},   // elements that no window holds
     {{1, 2, 10, 9}, {9, 9}, {1, 1}, {4, 4}, {1, 1}},        // each element in many windows
     {{1, 1, 4, 4}, {4, 4}, {4, 4}, {0, 0}, {1, 1}},
+    {{1, 2, 4, 4}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},         // fewer windows than an element could lie in
+    {{1, 2, 2, 2}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {{1, 2, 4, 4}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
     {{0, 3, 6, 5}, {2, 2}, {}, {0, 0}, {1, 1}},
 };
 const Scene kVolumes[] = {
