@@ -1,8 +1,10 @@
 // The extension module flambeau._C: what Python needs beside the registered device itself.
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
+#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
@@ -89,16 +91,21 @@ struct Line {
 // The innermost line of Python that belongs to neither PyTorch nor us; the innermost of all where all do. Needs the interpreter's lock.
 std::optional<Line> user_frame() {
   py::error_scope kept;
-  static const auto* packages = new std::vector<std::string>{
-      py::str(py::module_::import("os").attr("path").attr("dirname")(py::module_::import("torch").attr("__file__"))),
-      py::str(py::module_::import("os").attr("path").attr("dirname")(py::module_::import("flambeau").attr("__file__")))};
+  // Importing lets other threads run, which may come here too.
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<std::vector<std::string>> packages;
+  packages.call_once_and_store_result([] {
+    std::vector<std::string> folders;
+    for (const char* package : {"torch", "flambeau"})
+      folders.push_back(std::filesystem::path(std::string(py::str(py::module_::import(package).attr("__file__")))).parent_path().string() + "/");
+    return folders;
+  });
   std::optional<Line> innermost;
   auto frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
     const Line line{py::str(code.attr("co_filename")), PyFrame_GetLineNumber(raw)};
-    if (std::ranges::none_of(*packages, [&](const std::string& folder) { return line.file.starts_with(folder + "/"); })) return line;
+    if (std::ranges::none_of(packages.get_stored(), [&](const std::string& folder) { return line.file.starts_with(folder); })) return line;
     if (!innermost) innermost = line;
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }
