@@ -29,12 +29,15 @@ def capture(fn=None, *, name=None, check=None):
     recording of the same conditions (up to RECORDINGS are kept). Learning rates, momenta, betas and weight decays of stock
     optimizers are inputs of the program instead: they change freely (`flambeau.captured_optimizers`).
 
-    Not seen: what iterators made outside, clocks, files, Python's and numpy's random numbers and the contents of numpy arrays give, attributes
-    that are looked up by computed names, code of libraries. Two recordings that differ all the same are a ValueError that names
-    the first op; equal ones do not prove that a later one would be. ``check="always"`` records and compares at every call.
+    Iterators made outside, numpy arrays, context variables and random numbers of Python and numpy are found but cannot be compared: ``fn`` is
+    recorded at each call. Not seen: clocks, files, attributes that are looked up by computed names, code of libraries, containers of
+    more than 1,000 items beside their length, and what comes after 50,000 places (a warning says so). Two recordings that differ all
+    the same are a ValueError that names the first op; equal ones do not prove that a later one would be. ``check="always"`` records
+    and compares at every call.
 
-    ValueError: also when ``fn`` writes to a tensor argument. RuntimeError: it reads a value on the host. TypeError: an argument or result that is
-    none of the above. NotImplementedError: an optimizer that cannot be captured.
+    ValueError: also when ``fn`` writes to a tensor argument, or to what one is a view of, and for gradients of arguments that are no leaves or
+    have hooks. RuntimeError: it reads a value on the host. TypeError: an argument or result that is none of the above.
+    NotImplementedError: an optimizer that cannot be captured.
     """
     if check not in (None, "always"):
         raise ValueError(f"expected check=None or check='always', got {check!r}")
@@ -63,18 +66,19 @@ class Captured:
         call = Call(args, kwargs)
         if all(t.device.type == "cpu" for t in call.tensors) if call.tensors else not _C.started():
             return self._fn(*args, **kwargs)  # nothing of it is on the device
-        found = self._find(call)
+        found, match = self._find(call)
         if found is None or not found.accepted or self._always:
             return self._record(call, found)
         self._unsettled = 0
-        return found.replay(call)
+        return found.replay(call, *match)
 
     def _find(self, call):
+        """The recording whose conditions are those of now, and what it takes; (None, None)."""
         for i, recording in enumerate(self._recordings):
-            if recording.fits(call):
+            if match := recording.match(call):
                 self._recordings.insert(0, self._recordings.pop(i))
-                return recording
-        return None
+                return recording, match
+        return None, None
 
     def _record(self, call, previous):
         self._unsettled = 0 if previous else self._unsettled + 1

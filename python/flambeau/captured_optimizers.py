@@ -229,16 +229,18 @@ class Steps:
                     state[key] = _C.at_once(lambda v=value, d=dtype: v.to(device=parameter.device, dtype=d))
 
     def _watch_groups(self, optimizer):
-        """The groups' numbers that are constants of the program; all, where the function may read them itself."""
-        reads = self._reads
-        reads_numbers = not reads.names.isdisjoint(("param_groups", "get_last_lr"))
+        """What the groups hold beside parameters and is a constant of the program; all, where the function may read it itself."""
+        reads, name = self._reads, type(optimizer).__name__
+        is_read = not reads.names.isdisjoint(("param_groups", "get_last_lr")) or not _is_stock(optimizer, (*_FUSED, *_CAPTURABLE))
         for group in optimizer.param_groups:
             inputs = {key for owner, key, _ in self.numbers if owner is group}
             if isinstance(optimizer, torch.optim.Rprop):
                 inputs.add("lr")  # made its first steps
-            for key in optimizer.defaults:
-                if key in group and (reads_numbers or key not in inputs):
-                    reads.add("item", group, key, f"{key!r} of {type(optimizer).__name__}")
+            if is_read:
+                reads.add("size", group, None, f"what a group of {name} holds")
+            for key in group if is_read else optimizer.defaults.keys() & group.keys() - inputs:
+                if key != "params":
+                    reads.add("item", group, key, f"{key!r} of {name}")
 
     def _refuse_host_state(self, optimizer):
         places = self._states.pop(optimizer)

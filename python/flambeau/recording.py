@@ -27,11 +27,16 @@ class Recording:
         self._grad_inputs = []  # parameters whose gradients are read
         self._input_grads = []  # (number of an argument, number of a result)
         self._places, self._made = [], []  # the tensors that stood in the inputs, those made that the results replace
+        self._place_storages = set()
         self.reads = watched.reads([(name, fn), *(("an optimizer", o) for o in roots), *((f"argument {i}", x) for i, x in call.others)])
         torch.clear_autocast_cache()  # a cast made outside is no part of the step, nor the other way round
         try:
             with Steps(self.reads) as self._steps:
                 step = _C.CapturedStep(name, call.tensors, lambda tensors: self._body(fn, call, tensors))
+        except BaseException:  # gradients that were recorded have no values
+            leaves = [leaf for leaf in self.reads.leaves if leaf[0].device.type == "tpu"]
+            _C.set_grads([tensor for tensor, *_ in leaves], [before for _, before, *_ in leaves])
+            raise
         finally:
             torch.clear_autocast_cache()
         self.found_late = self._steps.found_late
@@ -60,6 +65,7 @@ class Recording:
         for x in self._constants.values():
             if not _C.is_plain(x):
                 raise TypeError(f"[capture] expected tensors and plain values as results, got {type(x).__name__}")
+        self._holders = self.reads.holders()
         for index, item in self.reads.snapshot.changed():
             self._note_change(index, item)
         self._note_gradients()
@@ -108,7 +114,7 @@ class Recording:
         if not isinstance(before, torch.Tensor) or before.requires_grad or before.device.type != "tpu":
             return
         if _C.touched_in_recording(before):
-            if self.reads.holders_of(before) > 1 or not self._may_be_place(before):
+            if self._holders[id(before)] > 1 or not self._may_be_place(before):
                 return  # only this very tensor will do
             self._inputs.append((index, item))
             self._places.append(before)
@@ -116,8 +122,12 @@ class Recording:
         self.reads.forget_state(before)
 
     def _may_be_place(self, tensor):
-        whole = tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes()
-        return whole and all(tensor.untyped_storage().data_ptr() != t.untyped_storage().data_ptr() for t in self._places)
+        """Whether it is alone in its storage, and notes that storage."""
+        storage = tensor.untyped_storage()
+        if not tensor.is_contiguous() or tensor.nbytes != storage.nbytes() or storage.data_ptr() in self._place_storages:
+            return False
+        self._place_storages.add(storage.data_ptr())
+        return True
 
     def _note_gradients(self):
         snapshot, matter = self.reads.snapshot, self._steps.optimizers or self.reads.gradients_matter()
@@ -125,10 +135,11 @@ class Recording:
         for parameter, before, has, which in self.reads.leaves:
             now = parameter.grad
             touched = before is not None and _C.touched_in_recording(before)
-            if touched and self._may_be_place(before):
+            is_place = touched and self._may_be_place(before)
+            if is_place:
                 self._grad_inputs.append(parameter)
                 grad_places.append(before)
-            if not touched or grad_places and grad_places[-1] is before:
+            if is_place or not touched:
                 snapshot.forget(which)  # any gradient will do
             if now is before:
                 if not touched and not matter:
@@ -148,6 +159,8 @@ class Recording:
             if not call.tensors[i].is_leaf:
                 raise ValueError(f"[capture] the gradient of argument {i} does not go on to what it was made of; pass x.detach().requires_grad_(), "
                                  "and call x.backward(gradient) afterwards")
+            if not _takes_gradient(call.tensors[i]):
+                raise ValueError(f"[capture] the hooks of argument {i} would not be called; pass x.detach().requires_grad_()")
             self._input_grads.append((i, self._add_result(placeholder.grad)))
 
     # ---- running -------------------------------------------------------------------------------------------------------
@@ -161,22 +174,24 @@ class Recording:
         self._set_input_grads(call, results)
         return self._output(results)
 
-    def fits(self, call):
-        """Whether all is as it was when this was recorded, but for what the program takes as inputs."""
+    def match(self, call):
+        """What a replay takes beside the arguments, (tensors of places, numbers), when all else is as it was when this was recorded; or None."""
         if not (self.call.is_like(call) and self.step.accepts_inputs(call.tensors) and self.reads.snapshot.same()):
-            return False
-        self._numbers = self._steps.values()
-        if self._numbers is None:
-            return False
-        self._held = [parameter.grad for parameter in self._grad_inputs]
-        self._held += [self.reads.places[index].get(item) for index, item in self._inputs]
-        return self.step.accepts_places(self._held)
+            return None
+        if not all(_takes_gradient(call.tensors[i]) for i, _ in self._input_grads):
+            return None
+        numbers = self._steps.values()
+        if numbers is None:
+            return None
+        held = [parameter.grad for parameter in self._grad_inputs]
+        held += [self.reads.places[index].get(item) for index, item in self._inputs]
+        return (held, numbers) if self.step.accepts_places(held) else None
 
-    def replay(self, call):
-        """Runs the program again, after fits()."""
-        held, self._held = self._held, None
+    def replay(self, call, held, numbers):
+        """Runs the program again, with what match() gave."""
         _C.set_grads([p for p, *_ in self._grad_sets], [None] * len(self._grad_sets))  # frees them, unless they are inputs
-        results = self.step.run(call.tensors, held, self._numbers)
+        results = self.step.run(call.tensors, held, numbers)
+        held.clear()
         for index, item, k, value in self._sets:
             self.reads.places[index].set(item, value if k is None else results[k])
         _C.set_grads([p for p, *_ in self._grad_sets], [value if k is None else results[k] for _, k, value in self._grad_sets])
@@ -194,3 +209,8 @@ class Recording:
     def _output(self, results):
         results = iter(results)
         return pytree.tree_unflatten([self._constants[i] if i in self._constants else next(results) for i in range(self._count)], self._spec)
+
+
+def _takes_gradient(argument):
+    """Whether a replay may put a gradient there as autograd would."""
+    return argument.is_leaf and not argument._backward_hooks and not argument._post_accumulate_grad_hooks

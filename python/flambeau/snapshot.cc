@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 
@@ -154,7 +155,7 @@ class TensorState {
 
 // ---- places ---------------------------------------------------------------------------------------------------------------
 
-enum class Kind : uint8_t { Item, Contents, Cell, Attribute, Size, Equal, State, Grad };
+enum class Kind : uint8_t { Item, Contents, Cell, Attribute, Size, State, Grad };
 
 struct Place {
   Kind kind;
@@ -167,10 +168,51 @@ struct Place {
   bool has_grad = false;
 };
 
+PyTypeObject* deque_type() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
+  storage.call_once_and_store_result([] { return py::object(py::module_::import("collections").attr("deque")); });
+  return reinterpret_cast<PyTypeObject*>(storage.get_stored().ptr());
+}
+
+// What a container holds, as the builtin type counts and iterates, whatever a user's class makes of it.
 Py_ssize_t length(PyObject* container) {
+  if (PyDict_Check(container)) return PyDict_Size(container);
+  if (PyList_Check(container) || PyTuple_Check(container)) return PySequence_Fast_GET_SIZE(container);
+  if (PyAnySet_Check(container)) return PySet_Size(container);
+  if (PyObject_TypeCheck(container, deque_type())) return deque_type()->tp_as_sequence->sq_length(container);
   Py_ssize_t n = PyObject_Size(container);
   if (n < 0) PyErr_Clear();
   return n;
+}
+
+// Calls f(item) until it gives false, as `type` iterates.
+template <class F>
+void for_each_of(PyTypeObject* type, PyObject* container, F&& f) {
+  const auto iterator = py::reinterpret_steal<py::object>(type->tp_iter(container));
+  while (iterator) {
+    const auto item = py::reinterpret_steal<py::object>(PyIter_Next(iterator.ptr()));
+    if (!item || !f(item.ptr())) break;
+  }
+  PyErr_Clear();
+}
+
+// Calls f(key or null, value) until it gives false, in the order of iteration.
+template <class F>
+void for_each(PyObject* container, F&& f) {
+  PyObject* const no_key = nullptr;
+  if (PyODict_Check(container)) {
+    for_each_of(&PyODict_Type, container, [&](PyObject* key) { return f(key, PyDict_GetItemWithError(container, key)); });
+  } else if (PyDict_Check(container)) {
+    PyObject *key, *value;
+    for (Py_ssize_t position = 0; PyDict_Next(container, &position, &key, &value);)
+      if (!f(key, value)) return;
+  } else if (PyList_Check(container) || PyTuple_Check(container)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i)
+      if (!f(no_key, PySequence_Fast_GET_ITEM(container, i))) return;
+  } else {
+    PyTypeObject* type = PyFrozenSet_Check(container) ? &PyFrozenSet_Type : PyAnySet_Check(container) ? &PySet_Type : deque_type();
+    for_each_of(type, container, [&](PyObject* item) { return f(no_key, item); });
+  }
 }
 
 bool has_grad(PyObject* tensor) { return THPVariable_Unpack(tensor).grad().defined(); }
@@ -190,9 +232,7 @@ class Snapshot {
   size_t size(const py::object& container) {
     return add({.kind = Kind::Size, .container = container, .size = length(container.ptr())});
   }
-  // `container` equals `copy`, a copy of it.
-  size_t equal(const py::object& container, const py::object& copy) { return add({.kind = Kind::Equal, .container = container, .key = copy}); }
-  // All items of a dict, in order, or of a list or tuple.
+  // All items of a dict, list, tuple, set or deque, in order.
   size_t contents(const py::object& container) {
     Place place{.kind = Kind::Contents, .container = container, .size = length(container.ptr())};
     for_each(container.ptr(), [&](PyObject* key, PyObject* value) {
@@ -211,13 +251,13 @@ class Snapshot {
   }
 
   bool same() const {
-    return std::ranges::all_of(places_, [&](const Place& p) { return first_change(p) < 0; });
+    return std::ranges::all_of(places_, &Snapshot::is_same);
   }
   // (place, number of the item in it) of all that differs now; the item is `size` where the container itself does.
   std::vector<std::pair<size_t, Py_ssize_t>> changed() const {
     std::vector<std::pair<size_t, Py_ssize_t>> all;
     for (size_t i = 0; i < places_.size(); ++i)
-      for (Py_ssize_t k = first_change(places_[i]); k >= 0; k = first_change(places_[i], k + 1)) all.emplace_back(i, k);
+      for_each_change(places_[i], [&](Py_ssize_t item) { all.emplace_back(i, item); });
     return all;
   }
   void loosen(size_t place, size_t item) { places_.at(place).held.at(item).loosen(); }
@@ -229,7 +269,6 @@ class Snapshot {
       return std::ranges::any_of(p.held, &Held::gone) || ((p.kind == Kind::State || p.kind == Kind::Grad) && !referent(p.container));
     });
   }
-  size_t count() const { return places_.size(); }
 
   int traverse(visitproc visit, void* arg) const {
     for (const Place& p : places_) {
@@ -257,37 +296,37 @@ class Snapshot {
     if (!value) PyErr_Clear();
     return py::reinterpret_steal<py::object>(value);
   }
-  // Calls f(key or null, value) until it gives false.
-  template <class F>
-  static void for_each(PyObject* container, F&& f) {
-    if (PyDict_Check(container)) {
-      PyObject *key, *value;
-      for (Py_ssize_t position = 0; PyDict_Next(container, &position, &key, &value);)
-        if (!f(key, value)) return;
-    } else if (PyList_Check(container) || PyTuple_Check(container)) {
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i)
-        if (!f(static_cast<PyObject*>(nullptr), PySequence_Fast_GET_ITEM(container, i))) return;
-    }
-  }
 
-  // The first item from `begin` on that differs, or -1.
-  static Py_ssize_t first_change(const Place& p, Py_ssize_t begin = 0) {
-    if (p.kind == Kind::Contents) return first_change_within(p, begin);
-    return begin == 0 && !single_is_same(p) ? 0 : -1;
+  static bool is_same(const Place& p) {
+    if (p.kind != Kind::Contents) return single_is_same(p);
+    if (length(p.container.ptr()) != p.size) return false;
+    bool same = true;
+    for_each_now(p, [&](size_t i, PyObject* key, PyObject* value) { return same = has_key(p, i, key) && p.held[i].is(value); });
+    return same;
   }
-  static Py_ssize_t first_change_within(const Place& p, Py_ssize_t begin) {
-    if (begin > p.size) return -1;
-    Py_ssize_t found = -1, i = 0;
-    bool keys_are_same = length(p.container.ptr()) == p.size;
-    if (!keys_are_same) return p.size;
-    for_each(p.container.ptr(), [&](PyObject* key, PyObject* value) {
-      const auto k = static_cast<size_t>(i);
-      if (key && key != p.keys[k].ptr() && !(is_plain(key) && same_plain(key, p.keys[k].ptr()))) keys_are_same = false;
-      else if (i >= begin && !p.held[k].is(value)) found = i;
-      ++i;
-      return keys_are_same && found < 0;
+  // Calls f(item) for each item that differs; `size` stands for the container itself.
+  template <class F>
+  static void for_each_change(const Place& p, F&& f) {
+    if (is_same(p)) return;
+    if (p.kind != Kind::Contents) return f(Py_ssize_t{0});
+    bool same_keys = length(p.container.ptr()) == p.size;
+    std::vector<Py_ssize_t> changed;
+    for_each_now(p, [&](size_t i, PyObject* key, PyObject* value) {
+      if (!p.held[i].is(value)) changed.push_back(static_cast<Py_ssize_t>(i));
+      return same_keys = same_keys && has_key(p, i, key);
     });
-    return keys_are_same ? found : p.size;
+    if (!same_keys) return f(p.size);
+    for (const Py_ssize_t item : changed) f(item);
+  }
+  // Calls f(number, key or null, value) until it gives false, for as many items as there were.
+  template <class F>
+  static void for_each_now(const Place& p, F&& f) {
+    size_t i = 0;
+    if (p.size > 0)
+      for_each(p.container.ptr(), [&](PyObject* key, PyObject* value) { return i < p.held.size() && f(std::exchange(i, i + 1), key, value); });
+  }
+  static bool has_key(const Place& p, size_t i, PyObject* key) {
+    return !key || key == p.keys[i].ptr() || (is_plain(key) && same_plain(key, p.keys[i].ptr()));
   }
   static bool single_is_same(const Place& p) {
     switch (p.kind) {
@@ -299,7 +338,6 @@ class Snapshot {
       case Kind::Cell: return p.held[0].is(PyCell_GET(p.container.ptr()));
       case Kind::Attribute: return p.held[0].is(attribute_of(p.container, p.key).ptr());
       case Kind::Size: return length(p.container.ptr()) == p.size;
-      case Kind::Equal: return equal_objects(p.container.ptr(), p.key.ptr());
       case Kind::State: {
         PyObject* tensor = referent(p.container);
         return tensor && p.state->is_of(tensor);
@@ -341,7 +379,6 @@ void bind_snapshot(py::module_& m) {
       .def("cell", &Snapshot::cell)
       .def("attribute", &Snapshot::attribute)
       .def("size", &Snapshot::size)
-      .def("equal", &Snapshot::equal)
       .def("contents", &Snapshot::contents)
       .def("state", &Snapshot::state)
       .def("grad", &Snapshot::grad)
@@ -349,8 +386,7 @@ void bind_snapshot(py::module_& m) {
       .def("changed", &Snapshot::changed)
       .def("loosen", &Snapshot::loosen)
       .def("forget", &Snapshot::forget)
-      .def("gone", &Snapshot::gone)
-      .def("__len__", &Snapshot::count);
+      .def("gone", &Snapshot::gone);
 }
 
 }  // namespace flambeau

@@ -1,19 +1,24 @@
 """What a function reads of Python, found from its code, so that `capture` can tell whether it would do the same again.
 
 From the function on, what its code names is followed: globals, closure cells, default arguments, attributes, items of containers, and the
-functions and methods of users that these lead to. An attribute counts when some of that code names it (``self.scale``,
+functions and methods of users that these lead to, hooks among them. An attribute counts when some of that code names it (``self.scale``,
 ``getattr(self, "scale")``); of modules of torch.nn all attributes count. Code of torch, numpy, flambeau and the standard library is not
 followed, containers are followed up to CONTAINER items, and all in all up to PLACES places. What is found and cannot be compared (an iterator,
-a deque, a numpy array, Python's and numpy's random numbers) is `unseen`.
+a numpy array, a context variable, Python's and numpy's random numbers) is `unseen`.
 """
 
+import argparse
 import array
 import collections
+import contextvars
 import functools
+import gc
 import random
 import sys
+import threading
 import types
 import warnings
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -31,12 +36,16 @@ PLACES = 50_000
 
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "flambeau", "functorch"}
 # Mutable things that are not compared: a function that reads one is recorded at each call.
-_UNSEEN = {collections.deque, bytearray, array.array, random.Random} | ({numpy.ndarray, numpy.random.Generator, numpy.random.RandomState} if numpy else set())
+_UNSEEN = (bytearray, memoryview, array.array, random.Random, contextvars.ContextVar, threading.local,
+           *((numpy.ndarray, numpy.random.Generator, numpy.random.RandomState) if numpy else ()))
+_CONTAINERS = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+# Objects of the standard library that are what a user put into them.
+_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap)
 # Methods that Python or PyTorch calls without their name in the code.
 _IMPLIED = {f"__{name}__" for name in (
     "call getattr getattribute getitem setitem contains iter next len bool enter exit get set eq ne lt le gt ge hash index float int neg pos abs invert "
     "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and or xor "
-    "torch_function").split()} | {"forward"}
+    "torch_function").split()} | {"forward", "backward", "setup_context", "jvp", "vmap"}
 # Names in code that say that a function makes or reads gradients.
 _NO_GRADIENTS = {"no_grad", "enable_grad", "set_grad_enabled", "requires_grad", "requires_grad_", "is_grad_enabled"}
 
@@ -47,13 +56,15 @@ class Place(NamedTuple):
     key: object
     path: str  # as messages call it
     before: object  # what stood there; of contents all of them
+    keys: object = None  # of a dict's contents
 
     def _key_of(self, item):
-        """Of a container's item; None where the container itself changed."""
+        """Of a container's item, as _C.Snapshot counts them; None where the container itself changed, and for a set's."""
         if self.kind != "contents":
             return self.key
-        keys = list(self.container) if isinstance(self.container, dict) else range(len(self.container))
-        return keys[item] if item < len(keys) and len(keys) == len(self.before) else None
+        if item >= len(self.before) or isinstance(self.container, (set, frozenset)):
+            return None
+        return item if self.keys is None else self.keys[item]
 
     def path_of(self, item):
         key = self._key_of(item)
@@ -105,11 +116,22 @@ def _cell_contents(cell):
 def _now(kind, container, key):
     if kind == "item":
         return container.get(key)
-    if kind == "contents":
-        return tuple(container.values()) if isinstance(container, dict) else tuple(container)
     if kind == "cell":
         return _cell_contents(container)
     return getattr(container, key, None) if kind == "attribute" else None
+
+
+def _builtin(container):
+    """The builtin type that a container is, which counts and iterates whatever a user's class makes of it."""
+    return next(kind for kind in _CONTAINERS if isinstance(container, kind))
+
+
+def _contents(container):
+    """(keys or None, values)"""
+    items = tuple(_builtin(container).__iter__(container))
+    if not isinstance(container, dict):
+        return None, items
+    return items, tuple(dict.__getitem__(container, key) for key in items)
 
 
 class Reads:
@@ -126,7 +148,8 @@ class Reads:
         self._states = []  # places of optimizers' states
 
     def add(self, kind, container, key, path):
-        self.places.append(Place(kind, container, key, path, _now(kind, container, key)))
+        keys, before = _contents(container) if kind == "contents" else (None, _now(kind, container, key))
+        self.places.append(Place(kind, container, key, path, before, keys))
         arguments = (container,) if key is None else (container, key)
         return getattr(self.snapshot, kind)(*arguments)
 
@@ -168,20 +191,23 @@ class Reads:
         if id(tensor) in self._tensors:
             self.snapshot.forget(self._tensors[id(tensor)][1])
 
+    @staticmethod
+    def hooks_of(*optimizers):
+        """What is called at their steps."""
+        return [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks,
+                *(hooks for o in optimizers for hooks in (o._optimizer_step_pre_hooks, o._optimizer_step_post_hooks))]
+
     def watch_hooks(self):
         """The hooks of optimizers, outside of a recording, which has hooks of its own."""
-        hooks = [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
-        for optimizer in self.optimizers:
-            hooks += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
-        for registered in hooks:
+        for registered in self.hooks_of(*self.optimizers):
             self.add("contents", registered, None, "the hooks of optimizers")
 
     def gradients_matter(self):
         return any(("grad" in n and n not in _NO_GRADIENTS) or n in ("backward", "step") for n in self.names)
 
-    def holders_of(self, tensor):
-        """How many places it stands in."""
-        return sum(x is tensor for p in self.places if p.kind != "attribute" for x in (p.before if p.kind == "contents" else (p.before,)))
+    def holders(self):
+        """In how many places each object stands, by id()."""
+        return collections.Counter(id(x) for p in self.places if p.kind != "attribute" for x in (p.before if p.kind == "contents" else (p.before,)))
 
     def first_change(self):
         """The path of a place that has another value now, or None."""
@@ -220,6 +246,29 @@ def _codes(code):
             yield from _codes(constant)
 
 
+def _parts(value):
+    """What an object of Python's own is made of, where a call or a look-up goes on to that; None for another object."""
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+        return (value.__self__,)
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return value.func, value.args, value.keywords
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    if isinstance(value, types.MappingProxyType):
+        return gc.get_referents(value)
+    if isinstance(value, weakref.ref):
+        return (value(),)
+    if "__wrapped__" in getattr(value, "__dict__", ()):
+        return (value.__wrapped__,)
+    return None
+
+
 class _Walk:
     def __init__(self, names):
         self.names, self.names_before = set(names), frozenset(names)
@@ -236,14 +285,12 @@ class _Walk:
             if len(self.reads.places) > PLACES:
                 warnings.warn(f"[capture] more than {PLACES:,} places are read, further ones are not watched; the first is {path}", stacklevel=2)
                 return
-            if id(value) in self._seen or _C.is_plain(value):
-                continue
-            self._seen[id(value)] = value
-            self._visit(value, path)
-        if any(isinstance(value, torch.nn.Module) for value in self._seen.values()):
-            for name, value in vars(torch.nn.modules.module).items():
-                if name.startswith("_global_") and isinstance(value, dict):
-                    self.reads.add("contents", value, None, f"torch.nn.modules.module.{name}")
+            if _C.is_plain(value):
+                if isinstance(value, tuple):  # a named one has methods
+                    self._class(type(value))
+            elif id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._visit(value, path)
 
     def _follow(self, value, path):
         self._next.append((value, path))
@@ -256,40 +303,38 @@ class _Walk:
     def _visit(self, value, path):
         kind = type(value)
         if isinstance(value, torch.Tensor):
-            self.reads.add_tensor(value, path)
+            self._tensor(value, path)
         elif kind is types.FunctionType:
             self._function(value, path)
-        elif kind is types.MethodType:
-            self._follow(value.__func__, path)
-            self._follow(value.__self__, "self")
-        elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._follow(part, path)
-        elif isinstance(value, (staticmethod, classmethod)):
-            self._follow(value.__func__, path)
-        elif isinstance(value, property):
-            for part in (value.fget, value.fset):
-                self._follow(part, path)
         elif isinstance(value, types.ModuleType):
             self._module(value, path)
         elif isinstance(value, type):
             self._class(value, constructs=True)
         elif isinstance(value, torch.optim.Optimizer):
-            self.reads.optimizers.append(value)
-            self.reads.add_parameters(value, path)
+            self._optimizer(value, path)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
             for name in ("last_epoch", "_last_lr"):
                 self._item(vars(value), name, f"{path}.{name}")
         elif isinstance(value, torch.nn.Module):
             self._layer(value, path)
-        elif isinstance(value, (dict, list, tuple, set, frozenset)):
+        elif isinstance(value, _CONTAINERS):
             self._container(value, path)
-        elif (hasattr(kind, "__next__") and not hasattr(kind, "readline")) or kind in _UNSEEN:
+            if not is_library(kind.__module__):
+                self._object(value, path)
+        elif isinstance(value, _UNSEEN) or (hasattr(kind, "__next__") and not hasattr(kind, "readline")):
             self.reads.unseen.append(f"{path}, a {kind.__module__}.{kind.__qualname__}")
-        elif "__wrapped__" in getattr(value, "__dict__", ()):
-            self._follow(value.__wrapped__, path)
-        elif not is_library(kind.__module__) or kind.__name__ in ("SimpleNamespace", "Namespace"):
+        elif (parts := _parts(value)) is not None:
+            for part in parts:
+                self._follow(part, path)
+        elif not is_library(kind.__module__) or isinstance(value, _HOLDERS):
             self._object(value, path)
+
+    def _tensor(self, tensor, path):
+        self.reads.add_tensor(tensor, path)
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            if hooks := getattr(tensor, name, None):
+                self._follow(hooks, f"the hooks of {path}")
+        self._object(tensor, path)
 
     def _function(self, f, path):
         if not is_library(f.__globals__.get("__name__")):
@@ -301,8 +346,7 @@ class _Walk:
                         self._item(f.__globals__, name, name)
                     elif name in sys.modules:  # imported by the function itself
                         self._follow(sys.modules[name], name)
-            for name in self.names & f.__dict__.keys():
-                self._item(f.__dict__, name, f"{path}.{name}")
+            self._attributes(f.__dict__, path)
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(f, name):
                 self.reads.add("attribute", f, name, f"the defaults of {path}")
@@ -323,24 +367,36 @@ class _Walk:
 
     def _class(self, cls, constructs=False):
         """Its methods and attributes; those that make an object where the code may do that."""
-        for base in cls.__mro__:
+        for base in (*cls.__mro__, *type(cls).__mro__):
             if is_library(base.__module__) or (base, constructs) in self._classes:
                 continue
             self._classes.add((base, constructs))
+            self.reads.add("size", vars(base), None, f"the attributes of {base.__name__}")
             for name, value in vars(base).items():
                 is_implied = name in _IMPLIED or (constructs and name in ("__init__", "__new__", "__post_init__"))
                 if name not in self.names and not is_implied:
                     continue
-                if not isinstance(value, (classmethod, staticmethod, types.MemberDescriptorType)):
-                    self.reads.add("attribute", base, name, f"{base.__name__}.{name}")
-                self._follow(value, f"{base.__name__}.{name}")
+                path = f"{base.__name__}.{name}"
+                if isinstance(value, classmethod):  # the attribute is another method each time
+                    (attributes,) = gc.get_referents(vars(base))
+                    self.reads.add("item", attributes, name, path)
+                elif not isinstance(value, types.MemberDescriptorType):
+                    self.reads.add("attribute", base, name, path)
+                self._follow(value, path)
+
+    def _attributes(self, attributes, path):
+        """Those that the code names, and whether there are more or fewer in all."""
+        self.reads.add("size", attributes, None, f"the attributes of {path}")
+        for name in self.names & attributes.keys():
+            self._item(attributes, name, f"{path}.{name}")
 
     def _object(self, value, path):
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            self.reads.add("size", attributes, None, f"the attributes of {path}")
-            for name in self.names & attributes.keys():
-                self._item(attributes, name, f"{path}.{name}")
+        if isinstance(attributes := getattr(value, "__dict__", None), dict):
+            self._attributes(attributes, path)
+        if isinstance(value, _HOLDERS):
+            for name in ("data", "maps"):
+                if name in attributes:
+                    self._item(attributes, name, path)
         for base in type(value).__mro__:
             slots = vars(base).get("__slots__", ())
             for name in self.names.intersection((slots,) if isinstance(slots, str) else slots):
@@ -348,7 +404,23 @@ class _Walk:
                 self._follow(getattr(value, name, None), f"{path}.{name}")
         self._class(type(value))
 
+    def _optimizer(self, optimizer, path):
+        """Its parameters, its hooks, and of a user's class what that reads beside its groups and its state."""
+        self.reads.optimizers.append(optimizer)
+        self.reads.add_parameters(optimizer, path)
+        for registered in self.reads.hooks_of(optimizer):
+            for hook in registered.values():
+                self._follow(hook, f"the hooks of {path}")
+        if not is_library(type(optimizer).__module__):
+            attributes = vars(optimizer)
+            for name in self.names & attributes.keys() - {"param_groups", "state", "defaults"}:
+                self._item(attributes, name, f"{path}.{name}")
+            self._class(type(optimizer))
+
     def _layer(self, module, path):
+        for name, value in vars(torch.nn.modules.module).items():
+            if name.startswith("_global_") and isinstance(value, dict):
+                self._follow(value, f"torch.nn.modules.module.{name}")
         attributes = vars(module)
         if is_library(type(module).__module__):
             self.reads.add("contents", attributes, None, path)
@@ -369,12 +441,12 @@ class _Walk:
                 self._follow(attributes[name], f"{path}.{name}")
 
     def _container(self, value, path):
-        if len(value) > CONTAINER:
+        if _builtin(value).__len__(value) > CONTAINER:
             self.reads.add("size", value, None, path)
-        elif isinstance(value, (set, frozenset)):
-            self.reads.add("equal", value, frozenset(value), path)
-        else:
-            if not isinstance(value, tuple):  # which cannot change
-                self.reads.add("contents", value, None, path)
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-                self._follow(item, f"{path}[{key!r}]" if not isinstance(key, torch.Tensor) else path)
+            return
+        if not isinstance(value, (tuple, frozenset)):  # which cannot change
+            self.reads.add("contents", value, None, path)
+        keys, items = _contents(value)
+        for key, item in zip(range(len(items)) if keys is None else keys, items):
+            self._follow(item, f"{path}[{key!r}]" if _C.is_plain(key) else path)
+            self._follow(key, f"the keys of {path}")

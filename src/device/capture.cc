@@ -18,6 +18,7 @@ namespace {
 
 using runtime::Engine;
 using runtime::Recording;
+using runtime::Storage;
 using runtime::TensorRef;
 using runtime::Trace;
 
@@ -37,6 +38,12 @@ class SingleThreadedAutograd {
   c10::AutogradState before_;
 };
 
+std::vector<Storage*> storages_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Storage*> storages;
+  for (const at::Tensor& tensor : tensors) storages.push_back(&storage_of(tensor));
+  return storages;
+}
+
 }  // namespace
 
 // ---- one recording ----------------------------------------------------------------------------------------------------------
@@ -54,8 +61,9 @@ CapturedStep::CapturedStep(const std::string& name, const std::vector<at::Tensor
     placeholders.back().requires_grad_(inputs[i].requires_grad());
   }
   Outcome outcome = fn(placeholders);
-  program_ = recording.finish(refs_of(without_bits(std::move(outcome.results)), fmt::format("the results of '{}'", name)),
-                              refs_of(outcome.places, fmt::format("the state of '{}'", name)));
+  const std::vector<Storage*> places = storages_of(outcome.places);
+  program_ = recording.finish(refs_of(without_bits(std::move(outcome.results)), fmt::format("the results of '{}'", name)), places);
+  check_inputs_are_no_state(inputs, places);
 }
 CapturedStep::~CapturedStep() = default;
 
@@ -80,13 +88,22 @@ bool CapturedStep::accepts_inputs(const std::vector<at::Tensor>& inputs) const {
 }
 
 bool CapturedStep::accepts_places(const std::vector<at::Tensor>& places) const {
-  const std::vector<TensorRef> refs = refs_of(places, fmt::format("the state of '{}'", name_));
-  std::unordered_set<const runtime::Storage*> seen;
-  for (const TensorRef& ref : refs) {
-    const bool whole = ref.view.offset == 0 && ref.view.is_contiguous() && ref.type().bytes() == ref.storage->nbytes();
-    if (!whole || !seen.insert(ref.storage).second) return false;
+  if (!std::ranges::all_of(places, [](const at::Tensor& place) { return place.defined() && is_tpu(place); })) return false;
+  const std::vector<Storage*> storages = storages_of(places);
+  for (size_t i = 0; i < places.size(); ++i)
+    if (!places[i].is_contiguous() || static_cast<int64_t>(places[i].nbytes()) != storages[i]->nbytes()) return false;
+  const bool each_alone = std::unordered_set(storages.begin(), storages.end()).size() == storages.size();
+  return each_alone && program_->fits(storages);
+}
+
+void CapturedStep::check_inputs_are_no_state(const std::vector<at::Tensor>& inputs, std::span<Storage* const> places) const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Storage& storage = storage_of(inputs[i]);
+    const bool changes = program_->writes(storage) || std::ranges::find(places, &storage) != places.end();
+    if (changes || (inputs[i].requires_grad() && program_->reads(storage)))
+      raise<InvalidArgument>("[capture] argument {} of '{}' is also read from outside and {} by the function, whose program would see it as it was "
+                             "before; do not pass it, or pass a copy (x.detach().clone())", i, name_, changes ? "changed" : "differentiated");
   }
-  return program_->fits(refs);
 }
 
 bool CapturedStep::keeps_types() const { return program_->keeps_types(); }
@@ -95,8 +112,8 @@ std::vector<at::Tensor> CapturedStep::run(const std::vector<at::Tensor>& given, 
                                           std::span<const double> numbers) {
   const std::vector<at::Tensor> inputs = without_bits(given);
   const std::vector<TensorRef> refs = refs_of(inputs, fmt::format("the inputs of '{}'", name_));
-  check_inputs(inputs);
-  const std::vector<TensorRef> standing = refs_of(places, fmt::format("the state of '{}'", name_));
+  const std::vector<Storage*> standing = storages_of(places);
+  check_inputs_are_no_state(inputs, standing);
   auto storages = program_->run(refs, random_source(std::nullopt), standing, numbers);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], program_->result_types()[i]));
@@ -188,7 +205,10 @@ void Capture::prepare(const std::vector<at::Tensor>& example_inputs) {
 
 std::vector<at::Tensor> Capture::operator()(const std::vector<at::Tensor>& inputs) {
   if (runs_on_host(inputs) || is_recording()) return impl_->fn(inputs);  // inside another capture: a part of it
-  if (impl_->accepted) return impl_->last->run(inputs);
+  if (impl_->accepted) {
+    impl_->last->check_inputs(inputs);
+    return impl_->last->run(inputs);
+  }
   std::unique_ptr<CapturedStep> next = impl_->record(inputs);
   if (impl_->last) {
     impl_->last->check_inputs(inputs);

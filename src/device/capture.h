@@ -25,7 +25,7 @@
 namespace flambeau::runtime {
 class StepProgram;
 class Trace;
-struct TensorRef;
+class Storage;
 }
 
 namespace flambeau::device {
@@ -44,13 +44,13 @@ class CapturedStep {
   CapturedStep(const std::string& name, const std::vector<at::Tensor>& inputs, const Function& fn);
   ~CapturedStep();
 
-  // Runs the program. `places` are the tensors that stand there now, `numbers` the declared ones, empty: as recorded.
-  // Inputs of other shapes or dtypes than recorded are an InvalidArgument.
+  // Runs the program with inputs and places that it accepts. `places` are the tensors that stand there now, `numbers` the declared ones,
+  // empty: as recorded. An input that lies in state which the program changes is an InvalidArgument.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& places = {},
                               std::span<const double> numbers = {});
   // Whether run() takes them: inputs of the recorded types.
   bool accepts_inputs(const std::vector<at::Tensor>& inputs) const;
-  void check_inputs(const std::vector<at::Tensor>& inputs) const;  // says which it does not
+  void check_inputs(const std::vector<at::Tensor>& inputs) const;  // says which it does not, an InvalidArgument
   // The same of the places: tensors of the recorded types, each alone in its storage.
   bool accepts_places(const std::vector<at::Tensor>& places) const;
   // Whether the state that the program leaves behind has the recorded types again, so that it can run once more.
@@ -65,6 +65,9 @@ class CapturedStep {
   runtime::StepProgram& program() const { return *program_; }
 
  private:
+  // The program reads inputs as they are when it begins: one that is also its state would not change in between.
+  void check_inputs_are_no_state(const std::vector<at::Tensor>& inputs, std::span<runtime::Storage* const> places) const;
+
   std::string name_;
   std::unique_ptr<runtime::StepProgram> program_;
 };

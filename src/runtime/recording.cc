@@ -29,7 +29,7 @@ std::shared_ptr<Storage> Recording::add_input(const Type& type, const hlo::Shard
   return storage;
 }
 
-std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results, std::span<const TensorRef> places) {
+std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> results, std::span<Storage* const> places) {
   std::unique_ptr<StepProgram> program(new StepProgram);
   std::unordered_map<ValueId, size_t> output_of;
   auto output = [&](ValueId value) {
@@ -69,9 +69,9 @@ std::unique_ptr<StepProgram> Recording::finish(std::span<const TensorRef> result
   program->place_of_.resize(trace_->externals().size());
   for (size_t place = 0; place < places.size(); ++place) {
     for (StepProgram::Bound& bound : program->bound_)
-      if (bound.kept.get() == places[place].storage) bound = {{}, nullptr, bound.output, place};
+      if (bound.kept.get() == places[place]) bound = {{}, nullptr, bound.output, place};
     for (size_t i = 0; i < program->place_of_.size(); ++i)
-      if (trace_->externals()[i].storage.get() == places[place].storage) {
+      if (trace_->externals()[i].storage.get() == places[place]) {
         program->place_of_[i] = place;
         trace_->release_external(i);
       }

@@ -22,9 +22,8 @@ class Recording {
 
   // A storage that stands for a declared input while recording; on a mesh it lies as `sharding` says.
   std::shared_ptr<Storage> add_input(const Type& type, const hlo::Sharding& sharding = {});
-  // `results` may be views and may be state. `places` are tensors of before, each alone in its storage, in the places that may hold
-  // others at each replay.
-  std::unique_ptr<StepProgram> finish(std::span<const TensorRef> results, std::span<const TensorRef> places = {});
+  // `results` may be views and may be state. `places` are storages of before, in the places that may hold others at each replay.
+  std::unique_ptr<StepProgram> finish(std::span<const TensorRef> results, std::span<Storage* const> places = {});
 
  private:
   std::string name_;

@@ -18,18 +18,26 @@ void StepProgram::let_go(const Storage& made) {
   std::erase_if(bound_, [&](const Bound& b) { return !b.kept && b.storage.lock().get() == &made; });
 }
 
-bool StepProgram::fits(std::span<const TensorRef> places) const {
+bool StepProgram::fits(std::span<Storage* const> places) const {
   for (size_t i = 0; i < place_of_.size(); ++i) {
     if (!place_of_[i]) continue;
     const External& external = trace_->externals()[i];
-    const Held value = places[*place_of_[i]].storage->held();
+    const Held value = places[*place_of_[i]]->held();
     if (!value.array || value.type != external.type || value.array->mesh() != trace_->mesh() ||
         !same_layout(value.array->sharding(), external.sharding))
       return false;
   }
   return std::ranges::all_of(bound_, [&](const Bound& b) {
-    return !b.place || trace_->type(outputs_[b.output]).bytes() == places[*b.place].storage->nbytes();
+    return !b.place || trace_->type(outputs_[b.output]).bytes() == places[*b.place]->nbytes();
   });
+}
+
+bool StepProgram::writes(const Storage& storage) const {
+  return std::ranges::any_of(bound_, [&](const Bound& b) { return b.kept.get() == &storage; });
+}
+
+bool StepProgram::reads(const Storage& storage) const {
+  return std::ranges::any_of(trace_->externals(), [&](const External& e) { return e.storage.get() == &storage; });
 }
 
 std::vector<RecordedNumber> StepProgram::numbers_given(std::span<const double> values) const {
@@ -57,14 +65,14 @@ std::shared_ptr<const Program> StepProgram::program() const {
 
 // The storages of the declared inputs and of the state, by external.
 std::vector<std::shared_ptr<Storage>> StepProgram::sources(std::span<const TensorRef> inputs,
-                                                           std::span<const TensorRef> places) const {
+                                                           std::span<Storage* const> places) const {
   std::vector<std::shared_ptr<Storage>> storages;
   storages.reserve(trace_->externals().size());
   size_t next_input = 0;
   for (size_t i = 0; i < trace_->externals().size(); ++i) {
     const External& external = trace_->externals()[i];
     if (external.storage) storages.push_back(external.storage);
-    else storages.push_back((place_of_[i] ? places[*place_of_[i]] : inputs[next_input++]).storage->shared_from_this());
+    else storages.push_back((place_of_[i] ? places[*place_of_[i]] : inputs[next_input++].storage)->shared_from_this());
   }
   return storages;
 }
@@ -97,7 +105,7 @@ std::vector<std::shared_ptr<const Array>> StepProgram::gather(std::span<const st
 }
 
 std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef> inputs, RandomSource& random,
-                                                       std::span<const TensorRef> places, std::span<const double> numbers) {
+                                                       std::span<Storage* const> places, std::span<const double> numbers) {
   compile();
   FLAMBEAU_CHECK(inputs.size() == input_types_.size(), "a step program gets the inputs that it was recorded with");
   Engine& engine = Engine::get();
@@ -110,7 +118,7 @@ std::vector<std::shared_ptr<Storage>> StepProgram::run(std::span<const TensorRef
   if (trace_->random()) position = random.advance(trace_->drawn());
   std::vector<OutputStorage> targets;
   for (const Bound& bound : bound_) {
-    auto storage = bound.place ? places[*bound.place].storage->shared_from_this() : bound.storage.lock();
+    auto storage = bound.place ? places[*bound.place]->shared_from_this() : bound.storage.lock();
     if (storage) targets.push_back({std::move(storage), bound.output});
   }
   std::vector<std::shared_ptr<Storage>> results;

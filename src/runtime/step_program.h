@@ -25,12 +25,15 @@ class StepProgram {
   void compile();
   // One execution. `inputs` have the recorded types (views are copied first); each result is a storage of its own. Nothing is changed when
   // the launch fails, except that donated state may be lost: it then raises the failure at its next use. `places` are
-  // the tensors that stand there now; `numbers` the values of the declared ones (NumberRef::input), empty: as they were recorded.
+  // the storages that stand there now; `numbers` the values of the declared ones (NumberRef::input), empty: as they were recorded.
   std::vector<std::shared_ptr<Storage>> run(std::span<const TensorRef> inputs, RandomSource& random,
-                                            std::span<const TensorRef> places = {}, std::span<const double> numbers = {});
+                                            std::span<Storage* const> places = {}, std::span<const double> numbers = {});
 
   // Whether these have the types that were recorded for the places, so that run() takes them.
-  bool fits(std::span<const TensorRef> places) const;
+  bool fits(std::span<Storage* const> places) const;
+  // Whether `storage` is state that a run writes, or reads.
+  bool writes(const Storage& storage) const;
+  bool reads(const Storage& storage) const;
   // Whether the state that a run leaves behind has the recorded types, so that there can be another.
   bool keeps_types() const { return keeps_types_; }
   // A tensor that was made inside keeps the value that it has now; later runs do not replace it.
@@ -55,7 +58,7 @@ class StepProgram {
     std::optional<size_t> place = {};  // then there is no storage
   };
   std::vector<RecordedNumber> numbers_given(std::span<const double> values) const;
-  std::vector<std::shared_ptr<Storage>> sources(std::span<const TensorRef> inputs, std::span<const TensorRef> places) const;
+  std::vector<std::shared_ptr<Storage>> sources(std::span<const TensorRef> inputs, std::span<Storage* const> places) const;
   std::vector<std::shared_ptr<const Array>> gather(std::span<const std::shared_ptr<Storage>> storages) const;
 
   std::string name_;
