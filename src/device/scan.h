@@ -24,7 +24,7 @@ using runtime::KeepPolicy;
 using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, const std::vector<at::Tensor>& carry,
                                                        const std::vector<at::Tensor>& rows, const std::vector<at::Tensor>& constants)>;
 
-// `stacked`: [trip_count, ...] each. `constants`: the same at each turn, with gradients. Returns the last carry, whose shapes and
+// `stacked`: [trip_count, ...] each. `constants`: the same in each iteration, with gradients. Returns the last carry, whose shapes and
 // dtypes are those of `carry`.
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
                              const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy);

@@ -40,7 +40,7 @@ Tensors inputs(c10::Device device) {
           (wave({kWidth}, 0.4) + 1.5).to(device)};
 }
 
-// Layers with a residual, a part without parameters and a count of turns in an integer carry.
+// Layers with a residual, a part without parameters and a count of iterations in an integer carry.
 Tensors layer(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) {
   at::Tensor h = at::tanh(carry[0].mm(rows[0]) + rows[1]) * constants[0];
   return {carry[0] + h.mm(rows[0].t()) * 0.1, carry[1] + index};

@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "models/model.h"
 #include "nn/loss.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::models {
 namespace {
@@ -199,9 +199,9 @@ TEST(Models, AreTheSameOnEveryMesh) {
       for (const bool loop : {false, true}) {
         if (!loop && degrees.devices() < 8) continue;  // written out, a program takes long to compile
         SCOPED_TRACE(fmt::format("{} on {} devices, tensor {}{}", family, degrees.devices(), degrees.tensor, loop ? ", as a loop" : ""));
-        spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+        spmd::use_sharding_rules(spmd::ShardingRules(degrees, spmd::standard_rules()));
         const std::vector<at::Tensor> got = gradients_of(family, device::tpu(), loop ? std::optional(full) : std::nullopt);
-        spmd::use_plan(std::nullopt);
+        spmd::use_sharding_rules(std::nullopt);
         ASSERT_EQ(got.size(), expected.size());
         for (size_t i = 0; i < got.size(); ++i) {
           EXPECT_LE((got[i] - expected[i]).abs().max().item<float>(), 2e-5 * expected[i].abs().max().item<float>()) << i;
@@ -219,9 +219,9 @@ TEST(Models, FrozenParametersHaveNoGradientAndChangeNoOther) {
     const auto model = make_model(family, "debug", {.n_layers = 2});
     for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
       SCOPED_TRACE(fmt::format("{} on {} devices", family, degrees.devices()));
-      spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+      spmd::use_sharding_rules(spmd::ShardingRules(degrees, spmd::standard_rules()));
       const std::vector<at::Tensor> got = gradients_of(family, device::tpu(), full, frozen);
-      spmd::use_plan(std::nullopt);
+      spmd::use_sharding_rules(std::nullopt);
       for (size_t i = 0; i < expected.size(); ++i) {
         const std::string name = i < model->parameters().size() ? model->parameters().all()[i].name : "loss";
         const bool is_frozen = std::ranges::any_of(frozen, [&, n = name](const std::string& part) { return n.find(part) != std::string::npos; });

@@ -16,7 +16,7 @@
 #include "device/device.h"
 #include "device/flash_kernels.h"
 #include "spmd/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::nn {
 namespace {
@@ -67,7 +67,7 @@ struct Layout {
   hlo::Sharding heads, rows, documents;  // [B, H or K, S, E], [B, H, S], [B, S]
 
   explicit Layout(const at::Tensor& k_BKSE) {
-    heads = spmd::plan()->sharding_where_it_divides({"batch", "kv_heads", "", ""}, k_BKSE.sizes().vec());
+    heads = spmd::sharding_rules()->sharding_where_it_divides({"batch", "kv_heads", "", ""}, k_BKSE.sizes().vec());
     rows.dims = {heads.dims[0], heads.dims[1], {}};
     documents.dims = {heads.dims[0], {}};
   }
@@ -114,7 +114,7 @@ std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, con
                                                         const AttentionOptions& options) {
   if (options.kind != AttentionKind::Flash) return nullptr;
   std::string why;
-  if (spmd::plan() != nullptr && !spmd::inside_manual()) {
+  if (spmd::sharding_rules() != nullptr && !spmd::inside_manual()) {
     why = "on a mesh the kernels run within captured steps only";
   } else if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kFloat) {
     why = "the kernels are for bfloat16 and float32";

@@ -12,7 +12,7 @@
 #include "device/capture.h"
 #include "device/device.h"
 #include "device/scan.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::nn {
 namespace {
@@ -91,7 +91,7 @@ TEST(ChunkedAttention, EqualsDenseOnEveryMesh) {
   };
   const Tensors want = step(inputs(), {}, true, {});
   for (const spmd::Degrees& degrees : meshes) {
-    spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+    spmd::use_sharding_rules(spmd::ShardingRules(degrees, spmd::standard_rules()));
     {
       device::Capture capture("attention", [&](const Tensors& in) { return step(in, kChunked, true, {.kind = Kind::Selective}); });
       const Tensors in = inputs();
@@ -99,7 +99,7 @@ TEST(ChunkedAttention, EqualsDenseOnEveryMesh) {
                            spmd::place(in[2], {"batch", "sequence"})};
       expect_close(capture(placed), want, fmt::format("replicate {} shard {} tensor {}", degrees.replicate, degrees.shard, degrees.tensor));
     }
-    spmd::use_plan(std::nullopt);
+    spmd::use_sharding_rules(std::nullopt);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "nn/stream_sum.h"
 #include "nn/used_weight.h"
 #include "spmd/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::nn {
 namespace {
@@ -33,15 +33,16 @@ struct Part {
 };
 
 hlo::Sharding token_sharding(const at::Tensor& tokens_BS) {
-  return spmd::plan()->sharding_where_it_divides({"batch", "sequence"}, tokens_BS.sizes().vec());
+  return spmd::sharding_rules()->sharding_where_it_divides({"batch", "sequence"}, tokens_BS.sizes().vec());
 }
 
 at::Tensor lookup(const at::Tensor& used_VD, const at::Tensor& tokens_BS, const spmd::Axes& axes) {
-  if (!spmd::can_be_manual() || spmd::plan()->parts(axes[0]) == 1) return at::embedding(used_VD, tokens_BS);
-  const spmd::MeshAxes split = spmd::plan()->axes_of(axes[0]);
+  if (!spmd::can_be_manual() || spmd::sharding_rules()->parts(axes[0]) == 1) return at::embedding(used_VD, tokens_BS);
+  const spmd::MeshAxes split = spmd::sharding_rules()->axes_of(axes[0]);
+  const hlo::Sharding weight = spmd::sharding_rules()->gathered(axes);
   const StreamSum sum({tokens_BS.size(0), tokens_BS.size(1), used_VD.size(1)}, split);
   return spmd::manual({used_VD, tokens_BS, spmd::positions(split)},
-                      {spmd::plan()->gathered(axes), token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {sum.sharding()},
+                      {weight, token_sharding(tokens_BS), spmd::sharding_of_positions(split)}, {sum.sharding()},
                       [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
                         const Part part(local[1], local[2], local[0].size(0));
                         return {sum(part.or_zero(at::embedding(local[0], part.rows)))};
@@ -53,7 +54,7 @@ at::Tensor table_gradient(const at::Tensor& g_BSD, const at::Tensor& tokens_BS, 
     return at::embedding_dense_backward(g_ND, tokens_N, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
   };
   if (!spmd::can_be_manual()) return local_sum(g_BSD, tokens_BS, V);
-  const hlo::Sharding stored = spmd::plan()->sharding(axes), tokens = token_sharding(tokens_BS);
+  const hlo::Sharding stored = spmd::sharding_rules()->sharding(axes), tokens = token_sharding(tokens_BS);
   const spmd::MeshAxes &vocabulary = stored.dims[0].axes, &width = stored.dims[1].axes;
   spmd::MeshAxes summed = spmd::axes_used(tokens);
   for (const std::string& axis : width) {
@@ -68,7 +69,7 @@ at::Tensor table_gradient(const at::Tensor& g_BSD, const at::Tensor& tokens_BS, 
                         const at::Tensor g_Nd = spmd::all_to_all(local[0].flatten(0, 1), width, 1, 0);
                         // Sent as int32, which holds any row of a table.
                         const at::Tensor tokens_N = spmd::all_gather(local[1].flatten().to(at::kInt), width, 0).to(at::kLong);
-                        const int64_t v = V / spmd::plan()->parts(axes[0]);
+                        const int64_t v = V / spmd::sharding_rules()->parts(axes[0]);
                         if (vocabulary.empty()) return {spmd::all_reduce_sum(local_sum(g_Nd, tokens_N, v), summed)};
                         const Part part(tokens_N, local[2], v);
                         return {spmd::all_reduce_sum(local_sum(part.or_zero(g_Nd), part.rows, v), summed)};

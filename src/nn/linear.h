@@ -1,6 +1,6 @@
 // Matrix products with weights.
 //
-// A weight is used cast to the dtype of its input and gathered as the plan says (spmd/sharding.h); its gradient is float32 and laid
+// A weight is used cast to the dtype of its input and gathered by the sharding rules (spmd/sharding.h); its gradient is float32 and laid
 // out as the weight is stored. Inputs keep their leading dimensions: a mesh may split batch and sequence, so neither is merged.
 #pragma once
 

@@ -13,9 +13,9 @@
 #include "nn/stream_sum.h"
 #include "nn/used_weight.h"
 #include "spmd/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 #include "spmd/sharding.h"
-#include "spmd/together.h"
+#include "spmd/optimization_barrier.h"
 
 namespace flambeau::nn {
 namespace {
@@ -135,9 +135,9 @@ Tensors all_pieces(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const P
 // The same on a mesh: each device goes through the pieces of its own tokens and its part of the vocabulary, so that what is summed
 // over devices (the head's gradient above all) is summed once and not for every piece.
 Tensors all_pieces_on_mesh(const at::Tensor& x_BSD, const at::Tensor& labels_BS, const Problem& problem, const Weight& head) {
-  const spmd::Plan& plan = *spmd::plan();
+  const spmd::ShardingRules& rules = *spmd::sharding_rules();
   const std::vector<int64_t> shape = x_BSD.sizes().vec();
-  const hlo::Sharding x = plan.sharding_where_it_divides({"batch", "sequence", ""}, shape), weight = plan.gathered(head.axes);
+  const hlo::Sharding x = rules.sharding_where_it_divides({"batch", "sequence", ""}, shape), weight = rules.gathered(head.axes);
   const hlo::Sharding labels{{x.dims[0], x.dims[1]}};
   const spmd::MeshAxes vocabulary = weight.dims[0].axes, tokens = spmd::axes_used(labels);
   // The gradient of x is a sum over the parts of the vocabulary, which goes where the residual stream is.
@@ -183,7 +183,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Tensors results = sums_of(x_BSD, labels_BS, problem, head);
     if (problem.weight_gradient) {
       // The head's gradient is summed over the devices before the layers' backward pass begins, or it lies there whole all the while.
-      const auto [dx, dw] = spmd::together(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
+      const auto [dx, dw] = spmd::optimization_barrier(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
       ctx->save_for_backward({dx, dw});
     } else {
       ctx->save_for_backward({results[2], at::Tensor()});
@@ -218,7 +218,7 @@ Loss linear_cross_entropy(const at::Tensor& x_BSD, const Weight& head, const at:
   if (options.chunks < 1) raise<InvalidArgument>("[linear_cross_entropy] expected at least 1 chunk, got {}; set loss.chunks = 1", options.chunks);
   Problem problem{.weight_VD = {}, .divisor = divisor.to(wide(x_BSD)), .options = options};
   problem.options.chunks = std::min(options.chunks, x_BSD.size(1));
-  const bool split = spmd::plan() != nullptr && spmd::plan()->parts("vocab") > 1;
+  const bool split = spmd::sharding_rules() != nullptr && spmd::sharding_rules()->parts("vocab") > 1;
   if (!options.lookup) problem.options.lookup = split ? LabelLookup::Mask : LabelLookup::Gather;
   if (at::GradMode::is_enabled() && (x_BSD.requires_grad() || w.requires_grad())) {
     const variable_list results = LinearCrossEntropy::apply(x_BSD, w, labels_BS, head, problem);

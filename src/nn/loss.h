@@ -22,7 +22,7 @@ enum class LabelLookup { Gather, Mask };
 struct LossOptions {
   int64_t chunks = 8;  // pieces of the sequence: the logits of one piece exist at a time
   double z_loss = 0;   // coefficient of the squared log of the softmax's denominator (PaLM, Chowdhery et al., 2022)
-  std::optional<LabelLookup> lookup = {};  // none: Mask where the plan splits the vocabulary, else Gather
+  std::optional<LabelLookup> lookup = {};  // none: Mask where the rules split the vocabulary, else Gather
 };
 
 struct Loss {

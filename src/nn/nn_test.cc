@@ -16,7 +16,7 @@
 #include "nn/parameter.h"
 #include "nn/rope.h"
 #include "nn/stack.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::nn {
 namespace {
@@ -176,13 +176,13 @@ TEST(Init, GivesEveryMeshAndLayoutTheSameBits) {
     return model.list.rows_of(model.list.tensors());
   }();
   for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.shard = 3}, {.tensor = 2}, {.shard = 3, .tensor = 2}}) {
-    spmd::use_plan(spmd::Plan(degrees, spmd::standard_rules()));
+    spmd::use_sharding_rules(spmd::ShardingRules(degrees, spmd::standard_rules()));
     for (const bool stacked : {false, true}) {
       const Layered model(stacked, device::tpu());
       const Tensors rows = model.list.rows_of(model.list.tensors());
       for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(at::equal(rows[i].cpu(), expected[i])) << degrees.devices() << stacked << i;
     }
-    spmd::use_plan(std::nullopt);
+    spmd::use_sharding_rules(std::nullopt);
   }
 }
 

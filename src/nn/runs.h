@@ -7,7 +7,7 @@
 
 namespace flambeau::nn {
 
-// Layers begin .. begin + period * count: a loop of `count` turns whose body runs `period` layers one after another. Layers a
+// Layers begin .. begin + period * count: a loop of `count` iterations whose body runs `period` layers one after another. Layers a
 // period apart are of one kind.
 struct LayerRun {
   size_t begin = 0, period = 1, count = 1;

@@ -50,7 +50,7 @@ class Stack {
       runs_.push_back({run.count, {}});
       for (size_t k = 0; k < run.period; ++k) {
         Group group;
-        for (size_t turn = 0; turn < run.count; ++turn) group.layers.push_back(run.begin + k + turn * run.period);
+        for (size_t i = 0; i < run.count; ++i) group.layers.push_back(run.begin + k + i * run.period);
         runs_.back().groups.push_back(groups_.size());
         groups_.push_back(std::move(group));
       }
@@ -143,7 +143,7 @@ class Stack {
     std::vector<at::Tensor> stacked;
     for (size_t g : run.groups)
       for (Weight Layer::*member : declared_members(groups_[g])) stacked.push_back(stack_of(groups_[g], member));
-    const auto turn = [&](const at::Tensor&, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& rows,
+    const auto iteration = [&](const at::Tensor&, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& rows,
                           const std::vector<at::Tensor>&) -> std::vector<at::Tensor> {
       at::Tensor next = carry[0];
       size_t row = 0;
@@ -154,7 +154,7 @@ class Stack {
       }
       return {next};
     };
-    return device::scan(static_cast<int64_t>(run.count), {x}, stacked, {}, turn, policy)[0];
+    return device::scan(static_cast<int64_t>(run.count), {x}, stacked, {}, iteration, policy)[0];
   }
 
   // The layers as views of the stacked tensors.

@@ -71,7 +71,7 @@ StepProgram record_step(const train::Config& config, const runtime::Target& targ
   StepProgram result;
   result.degrees = train::configured_degrees(config, *model, target.device_count);
   result.batching = train::batching(config, result.degrees.data_parallel());
-  spmd::use_plan(spmd::Plan(result.degrees, spmd::standard_rules(config.parallelism.enable_sequence_parallel)));
+  spmd::use_sharding_rules(spmd::ShardingRules(result.degrees, spmd::standard_rules(config.parallelism.enable_sequence_parallel)));
   if (const runtime::DeviceMesh* mesh = runtime::Engine::get().mesh()) result.mesh = mesh->mesh.axes;
 
   model->parameters().allocate(device::tpu());

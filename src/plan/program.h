@@ -13,7 +13,7 @@
 #include "plan/memory/memory.h"
 #include "runtime/engine.h"
 #include "runtime/target.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 #include "train/config.h"
 
 namespace flambeau::plan {

@@ -10,7 +10,7 @@
 
 namespace flambeau::runtime {
 
-// The backward loop of a scan: runs in the recording that its forward loop ran in, from the last turn to the first.
+// The backward loop of a scan: runs in the recording that its forward loop ran in, from the last iteration to the first.
 class GradientLoop {
  public:
   // `initial` is what the cotangents begin with. Gives their values after the loop, then the stacked rows.
@@ -26,7 +26,7 @@ class GradientLoop {
 // The body of a loop, recorded once into the current recording.
 class LoopRecording {
  public:
-  // The carry as the recording around it has it; each of `stacked` is [trip_count, ...], and turn i sees its row i.
+  // The carry as the recording around it has it; each of `stacked` is [trip_count, ...], and iteration i sees its row i.
   LoopRecording(int64_t trip_count, std::span<const TensorRef> carry, std::span<const TensorRef> stacked = {});
   ~LoopRecording();
   LoopRecording(const LoopRecording&) = delete;
@@ -36,13 +36,13 @@ class LoopRecording {
   const std::vector<std::shared_ptr<Storage>>& carry() const { return carry_; }
   const std::vector<std::shared_ptr<Storage>>& rows() const { return rows_; }
 
-  // The carry after the last turn. `next` has the carry's types.
+  // The carry after the last iteration. `next` has the carry's types.
   std::vector<std::shared_ptr<Storage>> finish(std::span<const TensorRef> next);
 
   // For a body that was recorded together with its gradient: inputs that only the gradient sees, behind all others.
   std::shared_ptr<Storage> add_cotangent(const Type& type);
   struct Joint {
-    std::vector<std::shared_ptr<Storage>> results;  // the carry after the last turn
+    std::vector<std::shared_ptr<Storage>> results;  // the carry after the last iteration
     std::unique_ptr<GradientLoop> gradient;
   };
   // Runs the forward loop. `gradient_next` are the cotangents' next values, `gradient_rows` what the backward loop stacks.

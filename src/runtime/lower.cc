@@ -113,11 +113,11 @@ class TraceScope : public ArgumentScope {
     return starts;
   }
 
-  // Where a turn's random numbers come from.
-  std::optional<Stream> turn_stream(Builder& b, const Call& call, Value index) {
+  // Where an iteration's random numbers come from.
+  std::optional<Stream> iteration_stream(Builder& b, const Call& call, Value index) {
     if (!call.loop->body->random()) return std::nullopt;
-    Value turn = b.multiply(b.convert(index, DType::U64), b.constant(DType::U64, static_cast<int64_t>(call.loop->random_blocks)));
-    return Stream{stream_->seed, b.add(advance(b, stream_->offset, call.random_distance), turn)};
+    Value drawn = b.multiply(b.convert(index, DType::U64), b.constant(DType::U64, static_cast<int64_t>(call.loop->random_blocks)));
+    return Stream{stream_->seed, b.add(advance(b, stream_->offset, call.random_distance), drawn)};
   }
 
   std::vector<Value> run_loop(Builder& b, const Call& call) {
@@ -145,7 +145,7 @@ class TraceScope : public ArgumentScope {
 
       std::vector<ValueId> wanted = loop.results;
       wanted.insert(wanted.end(), loop.rows.begin(), loop.rows.end());
-      TraceScope body(*loop.body, wanted, turn_stream(inner, call, index), {}, {});
+      TraceScope body(*loop.body, wanted, iteration_stream(inner, call, index), {}, {});
       size_t next = 0;
       for (size_t i = 0; i < loop.body->externals().size(); ++i) {
         const External& external = loop.body->externals()[i];

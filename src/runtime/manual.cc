@@ -101,7 +101,7 @@ std::vector<std::shared_ptr<Storage>> ManualRecording::finish(std::span<const Ma
   return outer_->bind_new(outer_->append_manual(std::move(manual), operands_), results.size());
 }
 
-// The joint graph is split like that of a loop of one turn: operands are the forward loop's carry, the cotangents the backward
+// The joint graph is split like that of a loop of one iteration: operands are the forward loop's carry, the cotangents the backward
 // loop's. What the backward half needs of the forward half becomes a result of it, the devices' parts one after another along
 // dimension 0; what it needs of the operands it is given again.
 ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec> results, std::span<const ManualSpec> gradients) {

@@ -33,7 +33,7 @@ struct Loop {
   std::vector<ValueView> stacked;  // likewise, [trip_count, ...]
   std::vector<ValueId> results;    // in the body: the carry's next values
   std::vector<ValueId> rows;       // in the body: values that are stacked, [trip_count, ...], behind the final carry in the outputs
-  uint64_t random_blocks = 0;      // that one turn draws
+  uint64_t random_blocks = 0;      // that one iteration draws
   size_t rows_on_host = 0;         // so many of the first `rows` are stacked in host memory
   size_t stacked_on_host = 0;      // so many of the first `stacked` lie there
 };

@@ -11,7 +11,7 @@
 #include "hlo/sharding.h"
 #include "runtime/internal_ops.h"
 #include "runtime/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::spmd {
 namespace {
@@ -22,8 +22,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 const hlo::Mesh& mesh() {
-  if (!plan()) raise<InvalidArgument>("[manual] expected a plan with a mesh, got one device; use the single-device code there");
-  return plan()->mesh();
+  if (!sharding_rules()) raise<InvalidArgument>("[manual] expected a mesh, got one device; use the single-device code there");
+  return sharding_rules()->mesh();
 }
 
 MeshAxes all_axes() {
@@ -263,7 +263,7 @@ at::Tensor all_to_all(const at::Tensor& x, const MeshAxes& axes, int64_t split_d
   return axes.empty() ? x : AllToAll::apply(x, axes, split_dim, concat_dim);
 }
 
-bool can_be_manual() { return plan() && runtime::Engine::current() && !inside_manual(); }
+bool can_be_manual() { return sharding_rules() && runtime::Engine::current() && !inside_manual(); }
 
 bool inside_manual() { return t_depth > 0; }
 

@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "runtime/internal_ops.h"
 #include "spmd/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::spmd {
 namespace {
@@ -16,7 +16,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 at::Tensor call(const ops::Row& row, const at::Tensor& x, const hlo::Sharding& sharding) {
-  runtime::check_divides(plan()->mesh(), sharding, device::ref_of(x).type());
+  runtime::check_divides(sharding_rules()->mesh(), sharding, device::ref_of(x).type());
   runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_sharding(sharding)};
   return device::call(row, arguments);
 }
@@ -27,7 +27,7 @@ void check_rank(const at::Tensor& x, const Axes& axes) {
 }
 
 bool applies(const at::Tensor& x, const Axes& axes) {
-  if (!plan() || !device::is_tpu(x) || inside_manual()) return false;
+  if (!sharding_rules() || !device::is_tpu(x) || inside_manual()) return false;
   check_rank(x, axes);
   return x.numel() > 0;
 }
@@ -35,7 +35,7 @@ bool applies(const at::Tensor& x, const Axes& axes) {
 struct Hint : torch::autograd::Function<Hint> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Axes& axes, const Axes& gradient_axes) {
     ctx->saved_data["axes"] = gradient_axes;
-    return call(runtime::kShardHint, x, plan()->sharding_where_it_divides(axes, x.sizes().vec()));
+    return call(runtime::kShardHint, x, sharding_rules()->sharding_where_it_divides(axes, x.sizes().vec()));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor(), at::Tensor()};
@@ -45,7 +45,7 @@ struct Hint : torch::autograd::Function<Hint> {
 struct Gather : torch::autograd::Function<Gather> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const Axes& axes) {
     ctx->saved_data["axes"] = axes;
-    return call(runtime::kGatherWeight, weight, plan()->gathered(axes));
+    return call(runtime::kGatherWeight, weight, sharding_rules()->gathered(axes));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return {shard_hint(gradients[0], ctx->saved_data["axes"].to<Axes>()), at::Tensor()};

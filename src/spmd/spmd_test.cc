@@ -1,4 +1,4 @@
-// Plans, layouts and manual computations on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
+// Sharding rules, layouts and manual computations on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
 #include <cstring>
 #include <limits>
 
@@ -14,7 +14,7 @@
 #include "device/scan.h"
 #include "device/stochastic_round.h"
 #include "spmd/manual.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::spmd {
 namespace {
@@ -27,10 +27,12 @@ class Environment : public testing::Environment {
 };
 const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
-// Follows a plan while it lives.
+// Follows sharding rules while it lives.
 struct Following {
-  explicit Following(Degrees degrees, bool sequence_parallel = true) { use_plan(Plan(degrees, standard_rules(sequence_parallel))); }
-  ~Following() { use_plan(std::nullopt); }
+  explicit Following(Degrees degrees, bool sequence_parallel = true) {
+    use_sharding_rules(ShardingRules(degrees, standard_rules(sequence_parallel)));
+  }
+  ~Following() { use_sharding_rules(std::nullopt); }
 };
 
 const Degrees kMeshes[] = {
@@ -80,12 +82,12 @@ void expect_error(const std::function<void()>& f, const std::string& part) {
   EXPECT_THAT(f, testing::ThrowsMessage<std::exception>(testing::HasSubstr(part)));
 }
 
-TEST(Plan, SaysHowTensorsLie) {
+TEST(ShardingRules, SayHowTensorsLie) {
   struct Case {
     Axes axes;
     std::string stored, used;
   };
-  const Plan plan({.replicate = 2, .shard = 2, .tensor = 2}, standard_rules());
+  const ShardingRules rules({.replicate = 2, .shard = 2, .tensor = 2}, standard_rules());
   const Case cases[] = {
       {{"vocab", "embed"}, R"(<@mesh, [{"tensor"}, {"shard"}]>)", R"(<@mesh, [{"tensor"}, {}]>)"},
       {{"", "ffn", "embed"}, R"(<@mesh, [{}, {"tensor"}, {"shard"}]>)", R"(<@mesh, [{}, {"tensor"}, {}]>)"},
@@ -94,21 +96,21 @@ TEST(Plan, SaysHowTensorsLie) {
       {{"unknown"}, "<@mesh, [{}]>", "<@mesh, [{}]>"},
   };
   for (const Case& c : cases) {
-    EXPECT_EQ(plan.sharding(c.axes).to_string(), c.stored);
-    EXPECT_EQ(plan.gathered(c.axes).to_string(), c.used);
+    EXPECT_EQ(rules.sharding(c.axes).to_string(), c.stored);
+    EXPECT_EQ(rules.gathered(c.axes).to_string(), c.used);
   }
-  EXPECT_EQ(plan.parts("batch"), 4);
-  EXPECT_EQ(plan.parts("sequence"), 1);
+  EXPECT_EQ(rules.parts("batch"), 4);
+  EXPECT_EQ(rules.parts("sequence"), 1);
 }
 
-TEST(Plan, PlacesAndReadsBack) {
+TEST(ShardingRules, PlaceAndReadBack) {
   const at::Tensor host = values({8, 3, 16}, 0.1);
   for (const Degrees& degrees : kMeshes) {
     const Following following(degrees);
     at::Tensor x = placed(host, {"vocab", "", "embed"});
     EXPECT_TRUE(x.cpu().equal(host)) << name_of(degrees);
     EXPECT_EQ(part_shape(x), (std::vector<int64_t>{8 / degrees.tensor, 3, 16 / (degrees.shard * degrees.context)})) << name_of(degrees);
-    if (plan()) {
+    if (sharding_rules()) {
       EXPECT_EQ(part_shape(zeros_like(x, at::kDouble)), part_shape(x)) << name_of(degrees);
     }
     // What is written in place stays laid out as it was, whatever is written.
@@ -135,9 +137,9 @@ TEST(Plan, PlacesAndReadsBack) {
   }
 }
 
-TEST(Plan, RefusesWhatDoesNotFit) {
-  expect_error([] { use_plan(Plan({.shard = 16}, standard_rules())); }, "expected a mesh of at most the 8 devices");
-  expect_error([] { Plan({.shard = 0}, standard_rules()); }, "expected a degree of at least 1 for the axis shard, got 0");
+TEST(ShardingRules, RefuseWhatDoesNotFit) {
+  expect_error([] { use_sharding_rules(ShardingRules({.shard = 16}, standard_rules())); }, "expected a mesh of at most the 8 devices");
+  expect_error([] { ShardingRules({.shard = 0}, standard_rules()); }, "expected a degree of at least 1 for the axis shard, got 0");
   const Following following({.shard = 4});
   expect_error([] { placed(values({6}, 0), {"embed"}); }, "does not split into 4 equal parts");
   const at::Tensor x = placed(values({8}, 0), {"embed"});
@@ -319,7 +321,7 @@ TEST(StochasticRound, IsTheSameOnEveryMesh) {
 }
 
 // Tensors and captured steps of one device and of meshes, in one process and at one time.
-TEST(Plan, MeshesLiveSideBySide) {
+TEST(ShardingRules, MeshesLiveSideBySide) {
   const at::Tensor host = values({8, 4}, 1), one = host.to(device::tpu());
   device::Capture doubled("doubled", [](const Tensors& inputs) { return Tensors{inputs[0] * 2}; });
   for (int i = 0; i < 2; ++i) doubled({one});

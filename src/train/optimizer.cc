@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "device/stochastic_round.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::train {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/model.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 #include "train/config.h"
 
 namespace flambeau::train {

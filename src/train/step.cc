@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "device/scope.h"
 #include "nn/loss.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "hlo/sharding.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 #include "train/metrics.h"
 #include "train/param_groups.h"
 
@@ -44,13 +44,13 @@ size_t line_end(std::string_view text, size_t width) {
 }  // namespace
 
 int64_t parameters_per_device(const nn::Parameters& parameters) {
-  const spmd::Plan* plan = spmd::plan();
+  const spmd::ShardingRules* rules = spmd::sharding_rules();
   int64_t total = 0;
   for (const nn::Stored& p : parameters.stored()) {
     if (p.traits.buffer) continue;
     int64_t parts = 1;
-    if (plan != nullptr) {
-      for (const hlo::Sharding::Dim& dim : plan->sharding(p.axes).dims) parts *= hlo::axes_size(plan->mesh(), dim.axes);
+    if (rules != nullptr) {
+      for (const hlo::Sharding::Dim& dim : rules->sharding(p.axes).dims) parts *= hlo::axes_size(rules->mesh(), dim.axes);
     }
     total += p.elements() / parts;
   }

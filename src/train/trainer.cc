@@ -112,15 +112,15 @@ Trainer::Trainer(Config config, Beginning beginning)
       batching_(batching(config_, degrees_.data_parallel())), datasets_(load_datasets(config_)), beginning_(std::move(beginning)), schedule_(schedule_options(config_)),
       device_facts_(device_facts(device_, config_.metrics.peak_tflops)) {
   if (!device_.is_cpu()) {
-    spmd::use_plan(spmd::Plan(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
+    spmd::use_sharding_rules(spmd::ShardingRules(degrees_, spmd::standard_rules(config_.parallelism.enable_sequence_parallel)));
     const runtime::DeviceMesh* mesh = runtime::Engine::get().mesh();
     if (mesh != nullptr && mesh->positions.size() != mesh->device_ids.size()) {
       raise<NotImplemented>("training with devices of several processes is not built yet (signals and checkpoints are decided by each on "
                             "its own), and this mesh has {} devices of which {} are this process's; use a plugin that shows one "
                             "process's devices only", mesh->device_ids.size(), mesh->positions.size());
     }
-  } else if (spmd::plan() != nullptr) {
-    spmd::use_plan(std::nullopt);
+  } else if (spmd::sharding_rules() != nullptr) {
+    spmd::use_sharding_rules(std::nullopt);
   }
   step_options_ = step_options(config_);
   log_info("flambeau {}", FLAMBEAU_VERSION);

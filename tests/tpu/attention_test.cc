@@ -19,7 +19,7 @@
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 #include "runtime/recording.h"
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 namespace flambeau::nn {
 namespace {
@@ -35,7 +35,7 @@ class Environment : public testing::Environment {
  public:
   void SetUp() override {
     device::initialize({.target = runtime::Target::tpu_elsewhere("TPU v5 lite", 8)}, true);
-    spmd::use_plan(spmd::Plan(kDegrees, spmd::standard_rules()));
+    spmd::use_sharding_rules(spmd::ShardingRules(kDegrees, spmd::standard_rules()));
   }
 };
 const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);

@@ -44,7 +44,7 @@ struct Flavor {
 DecoderConfig choose_flavor(std::span<const Flavor> flavors, const std::string& name, const Overrides& overrides);
 std::vector<std::string> flavor_names(std::span<const Flavor> flavors);
 
-// What the dimensions of each parameter are called (plan.cc).
+// What the dimensions of each parameter are called (logical_axes.cc).
 std::span<const nn::AxesRule> decoder_axes();
 
 class Decoder : public Model {

@@ -1,4 +1,4 @@
-// What the dimensions of the decoder's parameters are called. A plan of the run (spmd) says which axes of the mesh split them.
+// What the dimensions of the decoder's parameters are called. The sharding rules of the run (spmd) say which axes of the mesh split them.
 //
 // The fused parts of qkv [K, G + 2, E, D] and w13 [2, F, D] have dimensions of their own that are never split, so that a part of the
 // heads or of the feed-forward width is a whole layer, only narrower.

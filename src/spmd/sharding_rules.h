@@ -1,4 +1,4 @@
-// A plan: the mesh that a run uses, and the table that says which of its axes split which logical axis of weights and activations.
+// The mesh that a run uses, and the table that says which of its axes split which logical axis of weights and activations.
 //
 // The axes of the mesh, in the order in which devices are numbered, major first: replicate (copies of the whole model), shard (data
 // parallelism that also splits weights), context (parts of each sequence), tensor (parts of each layer), expert. Those of size 1
@@ -27,14 +27,14 @@ struct Degrees {
 // Logical axis -> axes of the mesh, major first. A logical axis that is not named is not split.
 using Rules = std::map<std::string, std::vector<std::string>>;
 
-// The rules that dense and expert models share (TorchTitan's plans, said once): batches over the data axes and sequences over context;
+// The rules that dense and expert models share (TorchTitan's parallelism, said once): batches over the data axes and sequences over context;
 // weights over shard and context where they are stored (FSDP), attention heads, feed-forward width and vocabulary over tensor
 // (Megatron's column and row parallel pairs), and with sequence parallelism the residual stream's sequence over tensor too.
 Rules standard_rules(bool sequence_parallel = true);
 
-class Plan {
+class ShardingRules {
  public:
-  Plan(Degrees degrees, Rules rules);
+  ShardingRules(Degrees degrees, Rules rules);
 
   const Degrees& degrees() const { return degrees_; }
   const hlo::Mesh& mesh() const { return mesh_; }
@@ -55,13 +55,13 @@ class Plan {
   hlo::Mesh mesh_;
 };
 
-// Makes `plan` the one that this process follows: its mesh is the default of what is made and recorded from then on. Tensors and captured
-// steps that exist stay where they are. None: one device. A plan of one device is the same as none.
-void use_plan(std::optional<Plan> plan);
+// From then on this process follows `rules`: their mesh is the default of what is made and recorded. Tensors and captured steps that
+// exist stay where they are. None: one device. Rules of a mesh of one device are the same as none.
+void use_sharding_rules(std::optional<ShardingRules> rules);
 // Null: one device.
-const Plan* plan();
+const ShardingRules* sharding_rules();
 
-// A tensor of `shape`, stored as the plan says; `fill` is asked for its parts (one, the whole, on the CPU and without a plan).
+// A tensor of `shape`, stored by the rules; `fill` is asked for its parts (one, the whole, on the CPU and without rules).
 struct Part {
   std::vector<int64_t> start, size;
 };
@@ -71,7 +71,7 @@ at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at:
 at::Tensor place(const at::Tensor& host, const Axes& axes);
 // Which indices of a dimension of `size` that a logical axis splits lie on devices of this process.
 std::vector<bool> held(const std::string& logical, int64_t size);
-// Zeros, stored as the plan says.
+// Zeros, stored by the rules.
 at::Tensor zeros(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes);
 // Zeros stored like `tensor`.
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype);

@@ -1,4 +1,4 @@
-#include "spmd/plan.h"
+#include "spmd/sharding_rules.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,9 +14,9 @@
 namespace flambeau::spmd {
 namespace {
 
-std::unique_ptr<const Plan>& active() {
-  static auto* plan = new std::unique_ptr<const Plan>;
-  return *plan;
+std::unique_ptr<const ShardingRules>& active() {
+  static auto* rules = new std::unique_ptr<const ShardingRules>;
+  return *rules;
 }
 
 void fill_zeros(const std::vector<int64_t>& size, at::ScalarType dtype, void* out) {
@@ -43,12 +43,12 @@ Rules standard_rules(bool sequence_parallel) {
   return rules;
 }
 
-Plan::Plan(Degrees degrees, Rules rules) : degrees_(degrees), rules_(std::move(rules)) {
+ShardingRules::ShardingRules(Degrees degrees, Rules rules) : degrees_(degrees), rules_(std::move(rules)) {
   const std::pair<const char*, int64_t> axes[] = {{"replicate", degrees.replicate}, {"shard", degrees.shard},
                                                   {"context", degrees.context}, {"tensor", degrees.tensor},
                                                   {"expert", degrees.expert}};
   for (auto [name, size] : axes) {
-    if (size < 1) raise<InvalidArgument>("[plan] expected a degree of at least 1 for the axis {}, got {}", name, size);
+    if (size < 1) raise<InvalidArgument>("[mesh] expected a degree of at least 1 for the axis {}, got {}", name, size);
     if (size > 1) mesh_.axes.push_back({name, size});
   }
   for (auto& [logical, names] : rules_)
@@ -57,16 +57,16 @@ Plan::Plan(Degrees degrees, Rules rules) : degrees_(degrees), rules_(std::move(r
     });
 }
 
-std::vector<std::string> Plan::axes_of(const std::string& logical) const {
+std::vector<std::string> ShardingRules::axes_of(const std::string& logical) const {
   const auto found = rules_.find(logical);
   return found == rules_.end() ? std::vector<std::string>() : found->second;
 }
 
-int64_t Plan::parts(const std::string& logical) const {
+int64_t ShardingRules::parts(const std::string& logical) const {
   return hlo::axes_size(mesh_, axes_of(logical));
 }
 
-hlo::Sharding Plan::sharding(const Axes& axes) const {
+hlo::Sharding ShardingRules::sharding(const Axes& axes) const {
   hlo::Sharding sharding;
   std::vector<std::string> used;
   for (const std::string& logical : axes) {
@@ -80,7 +80,7 @@ hlo::Sharding Plan::sharding(const Axes& axes) const {
   return sharding;
 }
 
-hlo::Sharding Plan::sharding_where_it_divides(const Axes& axes, const std::vector<int64_t>& shape) const {
+hlo::Sharding ShardingRules::sharding_where_it_divides(const Axes& axes, const std::vector<int64_t>& shape) const {
   hlo::Sharding result = sharding(axes);
   for (size_t d = 0; d < result.dims.size(); ++d) {
     int64_t parts = 1;
@@ -94,19 +94,19 @@ hlo::Sharding Plan::sharding_where_it_divides(const Axes& axes, const std::vecto
   return result;
 }
 
-hlo::Sharding Plan::gathered(const Axes& axes) const {
+hlo::Sharding ShardingRules::gathered(const Axes& axes) const {
   hlo::Sharding result = sharding(axes);
   for (hlo::Sharding::Dim& dim : result.dims) std::erase_if(dim.axes, splits_data);
   return result;
 }
 
-void use_plan(std::optional<Plan> plan) {
-  const bool has_mesh = plan && plan->degrees().devices() > 1;
-  runtime::Engine::get().set_mesh(has_mesh ? std::optional(plan->mesh()) : std::nullopt);
-  active() = has_mesh ? std::make_unique<const Plan>(std::move(*plan)) : nullptr;
+void use_sharding_rules(std::optional<ShardingRules> rules) {
+  const bool has_mesh = rules && rules->degrees().devices() > 1;
+  runtime::Engine::get().set_mesh(has_mesh ? std::optional(rules->mesh()) : std::nullopt);
+  active() = has_mesh ? std::make_unique<const ShardingRules>(std::move(*rules)) : nullptr;
 }
 
-const Plan* plan() { return active().get(); }
+const ShardingRules* sharding_rules() { return active().get(); }
 
 at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes,
                        const FillPart& fill) {
@@ -116,24 +116,24 @@ at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at:
     fill({std::vector<int64_t>(shape.size(), 0), shape}, host.data_ptr());
     return host;
   }
-  const auto storage = runtime::Engine::get().make_sharded(
-      type, plan() ? plan()->sharding(axes) : hlo::Sharding{}, [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); });
-  return device::make_tensor(storage, type);
+  const hlo::Sharding sharding = sharding_rules() ? sharding_rules()->sharding(axes) : hlo::Sharding{};
+  const runtime::FillBox fill_box = [&](const runtime::Box& box, void* out) { fill({box.start, box.size}, out); };
+  return device::make_tensor(runtime::Engine::get().make_sharded(type, sharding, fill_box), type);
 }
 
 at::Tensor place(const at::Tensor& host, const Axes& axes) {
-  if (!plan() || host.numel() == 0) return host.to(device::tpu());
+  if (!sharding_rules() || host.numel() == 0) return host.to(device::tpu());
   const at::Tensor dense = host.contiguous();
   const hlo::Type type{device::dtype_of(host.scalar_type()), host.sizes().vec()};
-  return device::make_tensor(
-      runtime::Engine::get().make_sharded(type, plan()->sharding_where_it_divides(axes, type.dims), dense.const_data_ptr()), type);
+  const hlo::Sharding sharding = sharding_rules()->sharding_where_it_divides(axes, type.dims);
+  return device::make_tensor(runtime::Engine::get().make_sharded(type, sharding, dense.const_data_ptr()), type);
 }
 
 std::vector<bool> held(const std::string& logical, int64_t size) {
-  std::vector<bool> held(static_cast<size_t>(size), !plan());
-  if (!plan()) return held;
+  std::vector<bool> held(static_cast<size_t>(size), !sharding_rules());
+  if (!sharding_rules()) return held;
   const runtime::DeviceMesh& mesh = *runtime::Engine::get().mesh();
-  const hlo::Sharding sharding = plan()->sharding_where_it_divides({logical}, {size});
+  const hlo::Sharding sharding = sharding_rules()->sharding_where_it_divides({logical}, {size});
   for (const int64_t position : mesh.positions) {
     const runtime::Box box = runtime::box_at(mesh.mesh, sharding, {size}, position);
     std::fill_n(held.begin() + box.start[0], box.size[0], true);
@@ -148,7 +148,8 @@ at::Tensor zeros(at::Device device, const std::vector<int64_t>& shape, at::Scala
 at::Tensor zeros_like(const at::Tensor& tensor, at::ScalarType dtype) {
   const auto array = device::is_tpu(tensor) ? device::storage_of(tensor).held().array : nullptr;
   const runtime::DeviceMesh* const mesh = array ? array->mesh() : nullptr;
-  if (!device::is_tpu(tensor) || (!mesh && !plan())) return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
+  if (!device::is_tpu(tensor) || (!mesh && !sharding_rules()))
+    return at::zeros(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
   const hlo::Type type{device::dtype_of(dtype), tensor.sizes().vec()};
   const runtime::FillBox fill = [&](const runtime::Box& box, void* out) { fill_zeros(box.size, dtype, out); };
   const hlo::Sharding sharding = runtime::Engine::sharding_of(device::ref_of(tensor));
