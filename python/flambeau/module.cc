@@ -65,7 +65,7 @@ py::dict memory() {
 }
 
 py::dict platform() {
-  const runtime::Target& target = runtime::Engine::get().target();
+  const targets::Target& target = runtime::Engine::get().target();
   const pjrt::Client& client = runtime::Engine::get().client();
   py::dict result;
   result["platform"] = target.platform;

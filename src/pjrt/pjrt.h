@@ -319,7 +319,7 @@ class Topology {
 // ---- custom calls -------------------------------------------------------------------------------------------------------
 
 // Registers an XLA FFI handler (an XLA_FFI_Handler*) under `target` for custom calls with api_version 4.
-// False where the plugin has no FFI extension; registration may be accepted and have no effect (Target::ffi tells).
+// False where the plugin has no FFI extension; registration may be accepted and have no effect (Target::kernels tells).
 bool register_ffi_handler(const Plugin& plugin, std::string_view target, std::string_view platform, void* handler);
 
 }  // namespace flambeau::pjrt

@@ -49,7 +49,7 @@ std::vector<int64_t> group_along(const Pod& pod, const std::vector<hlo::MeshAxis
 }
 
 DeviceRates rates_of(const Pod& pod, const std::vector<hlo::MeshAxis>& mesh) {
-  const runtime::Peak peak = pod.chip().device_peak();
+  const targets::Peak peak = pod.chip().device_peak();
   DeviceRates rates{.flops = peak.bf16_flops,
                     .hbm_bytes = peak.hbm_bandwidth,
                     .ici_bytes = peak.ici_bandwidth,
@@ -118,7 +118,7 @@ uint64_t Planner::fingerprint() const {
 }
 
 Draft Planner::record(const train::Config& config) const {
-  Draft draft{.config = config, .step = record_step(config, runtime::Target::tpu_elsewhere(pod_.chip().device_kind, pod_.devices())), .report = {}};
+  Draft draft{.config = config, .step = record_step(config, targets::Target::ahead_of_time(pod_.chip(), pod_.devices())), .report = {}};
   const StepProgram& step = draft.step;
   const train::Batching& batching = step.batching;
   Report& r = draft.report;

@@ -63,7 +63,7 @@ std::vector<Argument> describe_arguments(const runtime::StepProgram& step, const
 
 }  // namespace
 
-StepProgram record_step(const train::Config& config, const runtime::Target& target) {
+StepProgram record_step(const train::Config& config, const targets::Target& target) {
   train::check_config(config);
   const auto model = train::make_configured_model(config);
   device::initialize({.target = target}, /*start=*/true);

@@ -12,8 +12,8 @@
 #include "models/model.h"
 #include "plan/memory/memory.h"
 #include "runtime/engine.h"
-#include "runtime/target.h"
 #include "spmd/sharding_rules.h"
+#include "targets/target.h"
 #include "train/config.h"
 
 namespace flambeau::plan {
@@ -30,6 +30,6 @@ struct StepProgram {
 };
 
 // `target` must be the same in all calls of a process. InvalidArgument, led by the configuration's file, for what `train` would refuse.
-StepProgram record_step(const train::Config& config, const runtime::Target& target);
+StepProgram record_step(const train::Config& config, const targets::Target& target);
 
 }  // namespace flambeau::plan

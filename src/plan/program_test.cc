@@ -8,7 +8,7 @@ namespace flambeau::plan {
 namespace {
 
 // The one of all tests of this program: an engine keeps its target.
-const runtime::Target kTarget = runtime::Target::tpu_elsewhere("TPU v5 lite", 8);
+const targets::Target kTarget = targets::Target::ahead_of_time(targets::chip_of(targets::Generation::V5e), 8);
 
 TEST(StepProgram, IsCompiledWithTheOptionsOfTheConfiguration) {
   train::Config config;

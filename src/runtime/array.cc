@@ -76,7 +76,7 @@ std::string axes_text(const Mesh& mesh) {
 
 std::string describe(const DeviceMesh* mesh) { return mesh ? "the mesh " + axes_text(mesh->mesh) : "one device"; }
 
-DeviceMesh DeviceMesh::elsewhere(int64_t device_count, hlo::Mesh mesh) {
+DeviceMesh DeviceMesh::ahead_of_time(int64_t device_count, hlo::Mesh mesh) {
   const int64_t size = mesh.size();
   if (size < 1 || size > device_count)
     raise<InvalidArgument>("[mesh] expected a mesh of at most the {} devices there are, got {} devices ({}); choose smaller degrees",
@@ -92,7 +92,7 @@ DeviceMesh DeviceMesh::elsewhere(int64_t device_count, hlo::Mesh mesh) {
 }
 
 DeviceMesh DeviceMesh::over(const pjrt::Client& client, hlo::Mesh mesh) {
-  DeviceMesh result = elsewhere(std::ssize(client.devices()), std::move(mesh));
+  DeviceMesh result = ahead_of_time(std::ssize(client.devices()), std::move(mesh));
   result.device_ids.clear();
   const int64_t size = result.mesh.size();
   for (int64_t position = 0; position < size; ++position) {

@@ -1,7 +1,7 @@
 // Values on devices: an Array is one immutable buffer a device, each holding the part of a global array that a sharding gives it.
 //
 // An Array on one device is one buffer. One on a mesh has a buffer for every device of the mesh that this process addresses, in the
-// mesh's order; the other processes hold the rest. A sharding without dimensions means replicated. Where the target is not here
+// mesh's order; the other processes hold the rest. A sharding without dimensions means replicated. Ahead of time
 // (devices.h) an Array has a layout and no buffers.
 #pragma once
 
@@ -28,7 +28,7 @@ struct DeviceMesh {
   // InvalidArgument when the client has too few devices, or this process addresses none of those in use.
   static DeviceMesh over(const pjrt::Client& client, hlo::Mesh mesh);
   // Over the first of `device_count` devices that no process here has.
-  static DeviceMesh elsewhere(int64_t device_count, hlo::Mesh mesh);
+  static DeviceMesh ahead_of_time(int64_t device_count, hlo::Mesh mesh);
 };
 
 // "one device", or "the mesh shard 4 x tensor 2".

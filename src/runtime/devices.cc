@@ -4,14 +4,14 @@
 
 namespace flambeau::runtime {
 
-Devices::Devices(std::shared_ptr<const pjrt::Client> client) : client_(std::move(client)), target_(Target::of(*client_)) {
+Devices::Devices(std::shared_ptr<const pjrt::Client> client) : client_(std::move(client)), target_(targets::Target::of(*client_)) {
   if (client_->addressable_devices().empty())
     raise<PluginError>("[engine] the plugin {} offers no device to this process", client_->plugin().path().string());
 }
 
 const pjrt::Client& Devices::client() const {
   if (!client_)
-    raise<InvalidArgument>("[engine] programs are made for {} devices '{}' that are not here, so nothing can run or be read; only record "
+    raise<InvalidArgument>("[engine] programs are made ahead of time, for {} devices '{}', so nothing can run or be read; only record "
                            "and compile, or start with a plugin of this machine",
                            target_.device_count, target_.generation);
   return *client_;
@@ -22,7 +22,7 @@ const DeviceMesh* Devices::lay(const hlo::Mesh& mesh) const {
   for (const auto& laid : meshes_)
     if (laid->mesh == mesh) return laid.get();
   meshes_.push_back(std::make_unique<const DeviceMesh>(client_ ? DeviceMesh::over(*client_, mesh)
-                                                               : DeviceMesh::elsewhere(target_.device_count, mesh)));
+                                                               : DeviceMesh::ahead_of_time(target_.device_count, mesh)));
   return meshes_.back().get();
 }
 

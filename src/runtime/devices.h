@@ -1,6 +1,6 @@
-// The devices that programs run on, or are compiled for where they are not here: who makes arrays and lays meshes.
+// The devices that programs run on, or are compiled for ahead of time: who makes arrays and lays meshes.
 //
-// Without a client (a Target that is not here) arrays have types and layouts and no data.
+// Without a client (ahead of time) arrays have types and layouts and no data.
 //
 // Threads: every function may be called from any thread.
 #pragma once
@@ -14,20 +14,20 @@
 #include "pjrt/pjrt.h"
 #include "runtime/array.h"
 #include "runtime/storage.h"
-#include "runtime/target.h"
+#include "targets/target.h"
 
 namespace flambeau::runtime {
 
 class Devices {
  public:
   explicit Devices(std::shared_ptr<const pjrt::Client> client);
-  explicit Devices(Target target) : target_(std::move(target)) {}
+  explicit Devices(targets::Target target) : target_(std::move(target)) {}
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  const Target& target() const { return target_; }
-  bool here() const { return client_ != nullptr; }
-  // InvalidArgument where they are not here.
+  const targets::Target& target() const { return target_; }
+  bool ahead_of_time() const { return client_ == nullptr; }
+  // InvalidArgument ahead of time.
   const pjrt::Client& client() const;
 
   // `mesh` over the first devices. The same object for equal meshes, for as long as these devices live. InvalidArgument where there are
@@ -46,7 +46,7 @@ class Devices {
 
  private:
   std::shared_ptr<const pjrt::Client> client_;
-  Target target_;
+  targets::Target target_;
   std::atomic<const DeviceMesh*> default_mesh_{nullptr};
   mutable std::mutex meshes_mutex_;
   mutable std::vector<std::unique_ptr<const DeviceMesh>> meshes_;

@@ -33,7 +33,7 @@ Engine& Engine::start(const EngineOptions& options) {
     if (options.virtual_devices != 1 && options.virtual_devices != engine->options_.virtual_devices)
       raise<InvalidArgument>("[engine] the plugin already shows {} virtual devices in this process; ask for {} before the device is first used",
                              engine->options_.virtual_devices, options.virtual_devices);
-    if (options.target && (engine->devices_.here() || *options.target != engine->target()))
+    if (options.target && (!engine->devices_.ahead_of_time() || *options.target != engine->target()))
       raise<InvalidArgument>("[engine] this process already compiles for {} devices '{}'; another target needs a process of its own",
                              engine->target().device_count, engine->target().generation);
     return *engine;

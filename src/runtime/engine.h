@@ -1,10 +1,10 @@
-// The engine of this process: one plugin's client, or a target that is not here, and the parts that record, compile and run on it.
+// The engine of this process: one plugin's client, or a target to compile for ahead of time, and the parts that record, compile and run.
 //
 //   strict   call() runs one op at once (strict_runner.h)
 //   capture  between Recording's construction and finish() the thread's calls are collected and nothing runs (recording.h); the
 //            StepProgram that finish() gives replays them as one execution (step_program.h)
 //
-// An engine for a target that is not here (EngineOptions::target) has no client: values have types and layouts and no data, programs
+// An engine that works ahead of time (EngineOptions::target) has no client: values have types and layouts and no data, programs
 // are printed and not compiled, launching one gives the types of its results, and reading a value is an InvalidArgument.
 //
 // Threads: every function may be called from any thread. A failure is raised by the call that it belongs to, by synchronize(), or by who
@@ -32,7 +32,7 @@ struct EngineOptions {
   int virtual_devices = 1;  // of the CPU plugin
   pjrt::Attributes client_options = {};  // more of them, as the plugin documents them
   const pjrt::Plugin* loaded = nullptr;  // this one instead
-  std::optional<Target> target = {};     // for this one, which is not here, instead of a plugin's devices
+  std::optional<targets::Target> target = {};     // ahead of time, for this one, instead of a plugin's devices
 };
 
 class Engine {
@@ -51,9 +51,9 @@ class Engine {
   Launcher& launcher() { return launcher_; }
   Transfers& transfers() { return transfers_; }
   Counters& counters() { return counters_; }
-  // InvalidArgument when the target is not here.
+  // InvalidArgument ahead of time, when there is none.
   const pjrt::Client& client() const { return devices_.client(); }
-  const Target& target() const { return devices_.target(); }
+  const targets::Target& target() const { return devices_.target(); }
 
   // The default mesh: of recordings, and of what is made from nothing. Arrays and programs keep the mesh that they were made for, so it
   // may change at any time. None: one device.

@@ -57,7 +57,7 @@ std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> Launcher::execute(const 
   }
   mesh_in_flight_.clear();
   auto results = program.executable->execute(arguments, kept);
-  if (devices_.target().platform == "cpu")
+  if (devices_.target().is_cpu())
     for (const auto& of_device : results)
       if (!of_device.empty()) mesh_in_flight_.push_back(of_device.front()->ready());
   return results;
@@ -89,7 +89,7 @@ std::shared_ptr<const CheckList> checks_of(std::span<const std::shared_ptr<const
 
 Launcher::Launched Launcher::launch(const Program& program, const Launch& launch, std::span<const int64_t> kept) {
   std::vector<std::vector<std::unique_ptr<pjrt::Buffer>>> results;
-  if (devices_.here()) results = execute(program, launch, kept);
+  if (!devices_.ahead_of_time()) results = execute(program, launch, kept);
   Launched launched;
   for (const auto& of_device : results)  // a program's outputs are ready together
     if (!of_device.empty()) launched.launch.ready.push_back(of_device.front()->ready());

@@ -59,7 +59,7 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
 LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
                                                  std::span<const TensorRef> gradient_rows, const KeepPolicy& policy) {
   check_carry(next);
-  const Target* target = outer_->devices() ? &outer_->devices()->target() : nullptr;
+  const targets::Target* target = outer_->devices() ? &outer_->devices()->target() : nullptr;
   if (policy.offload && target && !target->host_memory)
     raise<InvalidArgument>("[scan] expected a device with host memory to put what is kept into, got {}, which has none; keep it on the "
                            "device (activation_checkpoint.mode = \"selective\")", target->platform);

@@ -21,7 +21,7 @@
 #include "runtime/lower.h"
 #include "runtime/loop_recording.h"
 #include "runtime/recording.h"
-#include "runtime/target.h"
+#include "targets/target.h"
 
 namespace flambeau::runtime {
 namespace {
@@ -259,7 +259,7 @@ Lowered program_of(const JointLoop& joint, const KeepPolicy& policy) {
 void compile_for_v5e() {
   pjrt::prepare_to_compile_for_tpu();
   const auto topology = pjrt::Topology::create(pjrt::Plugin::load(pjrt::find_plugin("tpu")), "v5e:2x2x1");
-  EXPECT_TRUE(Target::of(*topology).host_memory);
+  EXPECT_TRUE(targets::Target::of(*topology).host_memory);
   Body body;
   body.carry("x", {8192, 512});
   body.row("w", {512, 512});

@@ -14,7 +14,7 @@ namespace flambeau::runtime {
 
 struct Program {
   const DeviceMesh* mesh = nullptr;              // that it runs on; null: one device
-  std::unique_ptr<pjrt::Executable> executable;  // null: the target is not here
+  std::unique_ptr<pjrt::Executable> executable;  // null: ahead of time
   std::unique_ptr<const hlo::Graph> graph;       // then: what would be compiled
   std::string text;                              // the same as StableHLO
   pjrt::CompileOptions options;                  // and how it is to be compiled

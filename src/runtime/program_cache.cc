@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "hlo/graph.h"
-#include "runtime/compile_options.h"
+#include "targets/compile_options.h"
 #include "runtime/internal_ops.h"
 #include "runtime/lower.h"
 
@@ -21,7 +21,7 @@ static void dump(std::string_view name, std::string_view text) {
 }
 
 ProgramCache::ProgramCache(const Devices& devices, Counters& counters)
-    : devices_(devices), counters_(counters), preferred_options_(preferred_options(devices.target())),
+    : devices_(devices), counters_(counters), preferred_options_(targets::preferred_options(devices.target())),
       asked_(std::make_shared<const AskedOptions>()) {}
 
 void ProgramCache::set_compile_options(pjrt::CompileFlags options) {
@@ -89,7 +89,7 @@ std::shared_ptr<const Program> ProgramCache::compile(const Trace& trace, std::sp
   for (size_t i = 0; i < lowered.externals.size(); ++i)
     if (lowered.graph->parameter_signature(i).aliasing_output) program->aliased.push_back(static_cast<int64_t>(i));
   pjrt::CompileOptions options = compile_options(program->mesh, asked);
-  if (devices_.here()) {
+  if (!devices_.ahead_of_time()) {
     program->executable = devices_.client().compile(text, options);
   } else {
     program->graph = std::move(lowered.graph);
@@ -110,9 +110,9 @@ std::shared_ptr<const Program> ProgramCache::compile(const Trace& trace, std::sp
 }
 
 pjrt::CompileOptions ProgramCache::compile_options(const DeviceMesh* mesh, const pjrt::CompileFlags& asked) const {
-  const Target& target = devices_.target();
+  const targets::Target& target = devices_.target();
   pjrt::CompileOptions options{.overrides = asked, .preferences = preferred_options_};
-  if (target.platform == "cpu") options.overrides.try_emplace("xla_cpu_enable_fast_min_max", false);  // it loses NaNs
+  if (target.is_cpu()) options.overrides.try_emplace("xla_cpu_enable_fast_min_max", false);  // it loses NaNs
   if (!mesh) return options;
   options.num_partitions = static_cast<int>(mesh->mesh.size());
   options.device_ids = mesh->device_ids;

@@ -29,7 +29,7 @@ class ProgramCache {
                                      std::span<const std::pair<size_t, size_t>> aliases, std::string_view name,
                                      std::span<const hlo::Sharding> shardings);
 
-  // What the compiler is told of every program from then on, before what is preferred for the target (runtime/compile_options.h).
+  // What the compiler is told of every program from then on, before what is preferred for the target (targets/compile_options.h).
   void set_compile_options(pjrt::CompileFlags options);
   // Lets go of all programs; those that are in use stay with their users. For who makes many and runs none: a planner.
   void forget();

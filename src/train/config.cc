@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "runtime/compile_options.h"
+#include "targets/compile_options.h"
 
 namespace flambeau::train {
 namespace {
@@ -549,7 +549,7 @@ nn::AttentionOptions attention_options(const Config& config) {
 
 pjrt::CompileFlags compile_options(const Config& config) {
   try {
-    return runtime::parse_compile_options(config.compile.options);
+    return targets::parse_compile_options(config.compile.options);
   } catch (const InvalidArgument& e) {
     raise_in_config(config, fmt::format("compile.options: {}", e.what()));
   }

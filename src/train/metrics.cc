@@ -11,25 +11,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "runtime/engine.h"
-#include "runtime/tpu_chips.h"
+#include "targets/chips.h"
 
 namespace flambeau::train {
-
-std::optional<double> peak_tflops(std::string_view device_name) {
-  struct Row {
-    std::string_view part;
-    double tflops;
-  };
-  if (const runtime::Chip* chip = runtime::chip_called(device_name)) return chip->device_peak().bf16_flops / 1e12;
-  // The first row whose text is part of the name, so the more special ones come first.
-  static constexpr std::array rows = {
-      Row{"A100", 312},    Row{"H100 NVL", 835}, Row{"H100 PCIe", 756}, Row{"H100", 989},    Row{"H200", 989},
-      Row{"H20", 148},     Row{"GB200", 2500},   Row{"GB300", 2500},    Row{"B200", 2250},   Row{"B300", 2250},
-      Row{"MI250X", 191.5}, Row{"MI300X", 1300},  Row{"MI325X", 1300},   Row{"MI355X", 2500},
-  };
-  const auto found = std::ranges::find_if(rows, [&](const Row& row) { return device_name.find(row.part) != std::string_view::npos; });
-  return found == rows.end() ? std::nullopt : std::optional<double>(found->tflops);
-}
 
 DeviceFacts device_facts(at::Device device, double peak_override) {
   DeviceFacts facts;
@@ -39,7 +23,7 @@ DeviceFacts device_facts(at::Device device, double peak_override) {
     const pjrt::Client& client = runtime::Engine::get().client();
     facts.name = fmt::format("{} through {}", client.addressable_devices().at(0).kind,
                              client.plugin().path().filename().string());
-    facts.peak_tflops = peak_tflops(client.addressable_devices().at(0).kind);
+    if (const auto peak = targets::peak_flops(client.addressable_devices().at(0).kind)) facts.peak_tflops = *peak / 1e12;
   }
   if (peak_override > 0) facts.peak_tflops = peak_override;
   return facts;

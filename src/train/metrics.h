@@ -16,10 +16,8 @@ struct DeviceFacts {
   std::string name;
   std::optional<double> peak_tflops;  // of dense bfloat16 products; unknown for devices not in the table
 };
-// `peak_override` replaces the table's figure when positive.
+// `peak_override`, in TFLOPS, replaces the published figure when positive.
 DeviceFacts device_facts(at::Device device, double peak_override);
-// The table behind it: peak TFLOPS by a device's name as plugins and drivers give it.
-std::optional<double> peak_tflops(std::string_view device_name);
 
 // Most bytes in use so far: of the device's storages, or of the process on the CPU.
 int64_t peak_memory_bytes(at::Device device);

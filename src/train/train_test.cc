@@ -558,16 +558,6 @@ TEST(Sampler, PrintsWhatATerminalTakes) {
 
 // ---- metrics --------------------------------------------------------------------------------------------------------------
 
-TEST(Metrics, KnowsPeaks) {
-  EXPECT_EQ(peak_tflops("TPU v5 lite"), 197);
-  EXPECT_EQ(peak_tflops("TPU v5"), 459);
-  EXPECT_EQ(peak_tflops("TPU v5p"), 459);
-  EXPECT_EQ(peak_tflops("TPU v6e"), 918);
-  EXPECT_EQ(peak_tflops("TPU7x"), 1153.5);  // of a device, which is half a chip
-  EXPECT_EQ(peak_tflops("NVIDIA H100 80GB HBM3"), 989);
-  EXPECT_EQ(peak_tflops("cpu"), std::nullopt);
-}
-
 TEST(Metrics, WritesNumbersForPeople) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");

@@ -34,7 +34,7 @@ const device::FlashShape kShape{.batch = 2, .heads = 2, .kv_heads = 1, .length =
 class Environment : public testing::Environment {
  public:
   void SetUp() override {
-    device::initialize({.target = runtime::Target::tpu_elsewhere("TPU v5 lite", 8)}, true);
+    device::initialize({.target = targets::Target::ahead_of_time(targets::chip_of(targets::Generation::V5e), 8)}, true);
     spmd::use_sharding_rules(spmd::ShardingRules(kDegrees, spmd::standard_rules()));
   }
 };

@@ -423,7 +423,7 @@ TEST(Analytic, KeepsACourseOfFewPoints) {
 TEST(Analytic, Llama1B) {
   const Pod pod = parse_pod("v5e:2x4");
   const train::Config config = train::load_config("configs/llama3/1b.toml");
-  const auto target = runtime::Target::tpu_elsewhere(pod.chip().device_kind, pod.devices());
+  const auto target = targets::Target::ahead_of_time(pod.chip(), pod.devices());
   const StepProgram step = record_step(config, target);
   const AnalyticPlan plan = analyze_step(step, pod.generation);
 

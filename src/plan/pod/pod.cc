@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,53 +15,17 @@
 namespace flambeau::plan {
 namespace {
 
-using Shape = std::vector<int64_t>;
+using Shape = targets::SliceShape;
 
-constexpr int64_t kCube = 4;             // chips of a cube's edge
-constexpr int64_t kLongest = 256;        // chips in one dimension, as Google's xpk has it
-constexpr int64_t kRing = 16;            // of v5e and v6e: the edge of the whole pod
 constexpr int64_t kMostSlices = 256;     // ours, and the next: libtpu lists so many devices in a few seconds
 constexpr int64_t kMostDevices = 131072;
 constexpr int64_t kAbsurd = 1'000'000;   // larger numbers of a name are taken for this one; its cube fits 64 bits
-
-int64_t product(const Shape& shape) { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
 
 // "8,960"
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
   return digits;
-}
-
-// ---- the shapes there are -----------------------------------------------------------------------------------------------
-
-std::vector<Shape> listed_shapes(const Chip& chip) {
-  if (chip.dimensions == 2) return {{1, 1}, {2, 2}, {2, 4}, {4, 4}, {4, 8}, {8, 8}, {8, 16}, {16, 16}};
-  std::vector<Shape> shapes = {{2, 2, 1}, {2, 2, 2}, {2, 2, 4}, {2, 4, 4}};
-  if (chip.generation == Generation::V7x) shapes.insert(shapes.begin(), {1, 1, 1});
-  return shapes;
-}
-
-// Smallest first; of equal products, the most equal factors have the smallest sum.
-std::tuple<int64_t, int64_t, Shape> order(const Shape& shape) {
-  return {product(shape), std::accumulate(shape.begin(), shape.end(), int64_t{0}), shape};
-}
-
-std::vector<Shape> legal_shapes(const Chip& chip) {
-  std::vector<Shape> shapes = listed_shapes(chip);
-  if (chip.dimensions == 3) {
-    for (int64_t a = kCube; a * a * a <= chip.largest_slice; a += kCube) {
-      for (int64_t b = a; a * b * b <= chip.largest_slice; b += kCube) {
-        for (int64_t c = b; c <= kLongest && a * b * c <= chip.largest_slice; c += kCube) shapes.push_back({a, b, c});
-      }
-    }
-  }
-  std::ranges::sort(shapes, {}, order);
-  return shapes;
-}
-
-bool whole_cubes(const Shape& shape) {
-  return shape.size() == 3 && std::ranges::all_of(shape, [](int64_t d) { return d % kCube == 0; });
 }
 
 // ---- reading a name -----------------------------------------------------------------------------------------------------
@@ -84,19 +45,6 @@ std::string quoted(std::string_view text) {
     if (c < ' ' || c > '~') c = '?';
   }
   return text.size() > kMost ? "'" + shown + "...'" : "'" + shown + "'";
-}
-
-const Chip* chip_named(std::string_view name) {
-  constexpr std::pair<std::string_view, Generation> kNames[] = {
-      {"v4", Generation::V4},        {"v5e", Generation::V5e}, {"v5litepod", Generation::V5e}, {"v5lite", Generation::V5e},
-      {"v5p", Generation::V5p},      {"v5", Generation::V5p},  {"v6e", Generation::V6e},       {"trillium", Generation::V6e},
-      {"tpu7x", Generation::V7x},    {"v7x", Generation::V7x}, {"7x", Generation::V7x},        {"tpu7", Generation::V7x},
-      {"ironwood", Generation::V7x},
-  };
-  for (const auto& [known, generation] : kNames) {
-    if (name == known) return &chip_of(generation);
-  }
-  return nullptr;
 }
 
 // A number with an optional sign; none where it is none. Beyond kAbsurd: that.
@@ -133,7 +81,7 @@ Request read(std::string_view text) {
   std::string_view rest = lower;
   if (rest.starts_with("tpu-")) rest.remove_prefix(4);
   const size_t colon = rest.find(':'), separator = colon != std::string_view::npos ? colon : rest.rfind('-');
-  Request request{.chip = chip_named(rest.substr(0, separator)), .text = quoted(text), .shape = {}, .count = {}};
+  Request request{.chip = targets::chip_named(rest.substr(0, separator)), .text = quoted(text), .shape = {}, .count = {}};
   if (request.chip == nullptr) {
     raise<InvalidArgument>("[plan.pod] expected a pod of v4, v5e, v5p, v6e or tpu7x, such as v5p:8x8x16 or v6e-256, got {}",
                            request.text);
@@ -180,8 +128,8 @@ std::string nearest(const Chip& chip, const Shape& wanted) {
   const auto far = [&](const Shape& legal) {
     return alike ? distance(legal, wanted) : std::abs(log2_chips(legal) - chips);
   };
-  std::vector<Shape> shapes = legal_shapes(chip);
-  std::ranges::sort(shapes, {}, [&](const Shape& legal) { return std::pair(far(legal), order(legal)); });
+  std::vector<Shape> shapes = targets::slices(chip);
+  std::ranges::sort(shapes, {}, [&](const Shape& legal) { return std::pair(far(legal), targets::slice_order(legal)); });
   shapes.resize(alike && far(shapes[0]) == 0 ? 1 : 3);
   std::string names;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -192,13 +140,13 @@ std::string nearest(const Chip& chip, const Shape& wanted) {
 
 // "v5p-1920 (4x12x20) or v5p-2048 (8x8x16)": the sizes below and above.
 std::string nearest_count(const Chip& chip, int64_t count) {
-  const std::vector<Shape> shapes = legal_shapes(chip);
-  const auto above = std::ranges::find_if(shapes, [&](const Shape& s) { return product(s) * chip.counted > count; });
+  const std::vector<Shape> shapes = targets::slices(chip);
+  const auto above = std::ranges::find_if(shapes, [&](const Shape& s) { return targets::chips_of(s) * chip.counted > count; });
   const auto name = [&](const Shape& shape) {
-    return fmt::format("{}-{} ({})", chip.name, product(shape) * chip.counted, fmt::join(shape, "x"));
+    return fmt::format("{}-{} ({})", chip.name, targets::chips_of(shape) * chip.counted, fmt::join(shape, "x"));
   };
   if (above == shapes.begin()) return name(*above);
-  const auto below = std::ranges::find(shapes, product(*(above - 1)), product);
+  const auto below = std::ranges::find(shapes, targets::chips_of(*(above - 1)), targets::chips_of);
   return above == shapes.end() ? name(*below) : name(*below) + " or " + name(*above);
 }
 
@@ -221,8 +169,8 @@ Shape counted_shape(const Request& request) {
   const Chip& chip = *request.chip;
   const int64_t count = *request.count;
   if (count % chip.counted == 0) {
-    for (Shape& shape : legal_shapes(chip)) {
-      if (product(shape) == count / chip.counted) return std::move(shape);
+    for (Shape& shape : targets::slices(chip)) {
+      if (targets::chips_of(shape) == count / chip.counted) return std::move(shape);
     }
   }
   const std::string what = chip.counted == 1 ? "chips" : fmt::format("TensorCores, {} a chip", chip.counted);
@@ -240,20 +188,20 @@ void check_shape(const Request& request) {
     refuse(fmt::format("{} dimensions for {}", chip.dimensions, chip.name));
   }
   if (std::ranges::min(shape) < 1) refuse("dimensions of at least 1");
-  const std::vector<Shape> legal = legal_shapes(chip);
+  const std::vector<Shape> legal = targets::slices(chip);
   if (std::ranges::find(legal, shape) != legal.end()) return;
-  if (product(shape) > chip.largest_slice) {
+  if (targets::chips_of(shape) > chip.largest_slice) {
     refuse(fmt::format("at most {} chips in a slice of {}", grouped(chip.largest_slice), chip.name));
   }
   std::string listed;
-  for (const Shape& s : listed_shapes(chip)) listed += fmt::format("{}{}", listed.empty() ? "" : ", ", fmt::join(s, "x"));
-  if (chip.dimensions == 3) listed += fmt::format(" or ascending multiples of {} up to {}", kCube, kLongest);
+  for (const Shape& s : targets::listed_slices(chip)) listed += fmt::format("{}{}", listed.empty() ? "" : ", ", fmt::join(s, "x"));
+  if (chip.dimensions == 3) listed += fmt::format(" or ascending multiples of {} up to {}", targets::kCubeEdge, targets::kLongestDimension);
   refuse(fmt::format("{} for {}", listed, chip.name));
 }
 
 }  // namespace
 
-int64_t Pod::chips_per_slice() const { return product(shape); }
+int64_t Pod::chips_per_slice() const { return targets::chips_of(shape); }
 
 std::string Pod::name() const { return shape_name(chip(), shape); }
 
@@ -264,11 +212,6 @@ std::string Pod::spoken() const {
   text += fmt::format(" ({} chip{}", grouped(chips()), chips() == 1 ? "" : "s");
   if (devices() != chips()) text += fmt::format(", {} devices", grouped(devices()));
   return text + ")";
-}
-
-std::vector<int64_t> Pod::wrap() const {
-  if (shape.size() == 3) return Shape(3, whole_cubes(shape) ? 1 : 0);
-  return {shape[0] == kRing ? 1 : 0, shape[1] == kRing ? 1 : 0, 0};  // libtpu complains of a ring of one
 }
 
 std::vector<int64_t> Pod::coordinates(int64_t device) const {
@@ -299,13 +242,6 @@ double Pod::ici_bandwidth(std::span<const int64_t> devices) const {
   return links * chip().link_bandwidth() / static_cast<double>(chip().devices);
 }
 
-// Google Cloud's machines: four chips; on v5e and v6e eight where the slice is one machine.
-std::vector<int64_t> Pod::host() const {
-  if (chips_per_slice() == 1) return {1, 1, 1};
-  if (shape == Shape{2, 4}) return {2, 4, 1};
-  return {2, 2, 1};
-}
-
 pjrt::Attributes Pod::attributes() const {
   pjrt::Attributes attributes = {{"wrap", wrap()}, {"chips_per_host_bounds", host()}};
   if (slices > 1) attributes.emplace("num_slices", slices);
@@ -324,14 +260,6 @@ Pod parse_pod(std::string_view text, int64_t slices) {
   Pod pod{.generation = request.chip->generation, .shape = std::move(request.shape), .slices = slices};
   check_slices(pod);
   return pod;
-}
-
-std::vector<Pod> legal_pods(Generation generation) {
-  std::vector<Pod> pods;
-  for (Shape& shape : legal_shapes(chip_of(generation))) {
-    pods.push_back({.generation = generation, .shape = std::move(shape), .slices = 1});
-  }
-  return pods;
 }
 
 }  // namespace flambeau::plan

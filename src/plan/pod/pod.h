@@ -10,13 +10,7 @@
 //                            chip, so these are 1,024 chips; on v5e and v6e one a chip. The shape is the slice of that size
 //                            which is most like a cube (v5p-2048: 8x8x16), the default there.
 //
-// Shapes, from Google Cloud's pages on each generation. v5e and v6e: those that are listed, up to 16x16. v4, v5p and
-// tpu7x: parts of a cube that are listed (2x2x1, 2x2x2, 2x2x4, 2x4x4; tpu7x also 1x1x1), and blocks of whole 4x4x4 cubes:
-// AxBxC with A <= B <= C, each a multiple of 4 (up to 256), up to the generation's largest slice. libtpu takes any numbers:
-// it ends the process on some and compiles others for machines that nobody can have.
-//
-// Links. Optical switches close the ring in each dimension of a block of whole cubes; parts of a cube have no rings. On v5e
-// and v6e a dimension has a ring where it has all 16 chips of the pod. Twisted tori are not told to libtpu.
+// Shapes: those of targets/slices.h.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +20,13 @@
 #include <vector>
 
 #include "pjrt/pjrt.h"
-#include "runtime/tpu_chips.h"
+#include "targets/slices.h"
 
 namespace flambeau::plan {
 
-using runtime::Chip;
-using runtime::chip_of;
-using runtime::Generation;
+using targets::Chip;
+using targets::chip_of;
+using targets::Generation;
 
 struct Pod {
   Generation generation = Generation::V5e;
@@ -49,8 +43,8 @@ struct Pod {
   // For pjrt::Topology and pjrt::TopologyJob. Lists have three elements, whatever the shape.
   std::string topology() const;         // "v5:8x8x16"
   pjrt::Attributes attributes() const;  // "wrap", "chips_per_host_bounds", "num_slices" where there are several, ...
-  std::vector<int64_t> wrap() const;    // 1 for dimensions that are rings
-  std::vector<int64_t> host() const;    // the chips of one host: {2, 2, 1}
+  std::vector<int64_t> wrap() const { return targets::rings_of(shape); }
+  std::vector<int64_t> host() const { return targets::host_of(shape); }
   // Of the chip of a device, by its number: chips are counted along the first dimension first, slice by slice.
   std::vector<int64_t> coordinates(int64_t device) const;
   // Bytes a second that each of several devices of one slice, the first among them, can send to the others while the rest of the slice does
@@ -66,8 +60,5 @@ struct Pod {
 // InvalidArgument, one line, with the nearest legal names, when there is no such pod. Passing it is enough for libtpu to
 // know the topology.
 Pod parse_pod(std::string_view text, int64_t slices = 1);
-
-// All single slices of a generation, smallest first; of the same size, the one most like a cube (or square) first.
-std::vector<Pod> legal_pods(Generation generation);
 
 }  // namespace flambeau::plan

@@ -1,8 +1,6 @@
-#include "runtime/target.h"
+#include "targets/target.h"
 
-#include "base/hash.h"
-
-namespace flambeau::runtime {
+namespace flambeau::targets {
 
 namespace {
 
@@ -18,8 +16,8 @@ Target Target::of(const pjrt::Client& client) {
   target.api_version = client.plugin().version();
   // Older CPU plugins accept the registration of a handler and then fail to find it, and do not know of memory kinds. To newer
   // ones host memory is memory like any other.
-  const bool new_cpu = target.platform == "cpu" && client.plugin().version() >= std::pair(0, 106);
-  target.ffi = new_cpu;
+  const bool new_cpu = target.is_cpu() && client.plugin().version() >= std::pair(0, 106);
+  target.kernels = target.is_tpu() ? KernelForm::Mosaic : new_cpu ? KernelForm::Ffi : KernelForm::None;
   target.host_memory = new_cpu || has_host_memory(target.platform);
   return target;
 }
@@ -29,21 +27,18 @@ Target Target::of(const pjrt::Topology& topology) {
   target.platform = topology.platform_name();
   target.generation = topology.devices().empty() ? "" : topology.devices().front().kind;
   target.device_count = static_cast<int>(topology.devices().size());
+  target.kernels = target.is_tpu() ? KernelForm::Mosaic : KernelForm::None;
   target.host_memory = has_host_memory(target.platform);
   return target;
 }
 
-Target Target::tpu_elsewhere(std::string_view device_kind, int64_t device_count) {
+Target Target::ahead_of_time(const Chip& chip, int64_t device_count) {
   return {.platform = "tpu",
-          .generation = std::string(device_kind),
+          .generation = std::string(chip.device_kind),
           .device_count = static_cast<int>(device_count),
           .api_version = {0, 117},  // decides options only
-          .ffi = false,
+          .kernels = KernelForm::Mosaic,
           .host_memory = true};
 }
 
-uint64_t Target::hash() const {
-  return Hasher().add(platform).add(generation).add(device_count).add(ffi).value();
-}
-
-}  // namespace flambeau::runtime
+}  // namespace flambeau::targets

@@ -1,5 +1,5 @@
-// What the chips of each TPU generation can do at best, and how they are joined: one table of published figures, for a run's MFU and
-// for plans.
+// What the chips of each TPU generation are called, what they can do at best, and how they are joined: one table of published figures, for
+// a run's MFU and for plans.
 //
 // A chip is what one rents and what a pod's shape counts. A device is what a program is partitioned over and what holds an
 // array's shard. They are the same but on v7x, whose chips are two devices of half a chip each. A core (TensorCore) is
@@ -9,11 +9,13 @@
 // slice; DCN (data-centre network) joins the hosts, and so slices.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
-namespace flambeau::runtime {
+namespace flambeau::targets {
 
 enum class Generation { V4, V5e, V5p, V6e, V7x };
 
@@ -30,6 +32,7 @@ struct Peak {
 struct Chip {
   Generation generation;
   std::string_view name;         // "v5p": how names of pods begin
+  std::array<std::string_view, 4> other_names;  // in the same place: "v5litepod", "trillium"
   std::string_view libtpu_name;  // "v5": how libtpu's names of topologies begin
   std::string_view device_kind;  // "TPU v5": what libtpu calls its devices
   int64_t devices = 0;           // of a chip
@@ -49,7 +52,12 @@ struct Chip {
 
 std::span<const Chip> chips();  // oldest first
 const Chip& chip_of(Generation generation);
+// The chip of the name of a pod, in small letters: "v5p", "trillium". Null where there is none.
+const Chip* chip_named(std::string_view name);
 // The chip whose devices a plugin calls so: "TPU v5 lite", "TPU v5e", "TPU7x"; null where it is none of these.
-const Chip* chip_called(std::string_view device_kind);
+const Chip* chip_of_kind(std::string_view device_kind);
 
-}  // namespace flambeau::runtime
+// A device's peak FLOPs a second in dense bfloat16 products, by what its plugin calls it: TPUs and GPUs that the tables have.
+std::optional<double> peak_flops(std::string_view device_kind);
+
+}  // namespace flambeau::targets

@@ -1,10 +1,11 @@
-#include "runtime/tpu_chips.h"
+#include "targets/chips.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
 
-namespace flambeau::runtime {
+namespace flambeau::targets {
 namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kGibi = double{1 << 30};
@@ -26,6 +27,7 @@ constexpr double kGigabit = 1e9 / 8;
 constexpr std::array<Chip, 5> kChips = {{
     {.generation = Generation::V4,
      .name = "v4",
+     .other_names = {},
      .libtpu_name = "v4",
      .device_kind = "TPU v4",
      .devices = 1,
@@ -46,6 +48,7 @@ constexpr std::array<Chip, 5> kChips = {{
      .most_chips = 0},
     {.generation = Generation::V5e,
      .name = "v5e",
+     .other_names = {"v5litepod", "v5lite"},
      .libtpu_name = "v5e",
      .device_kind = "TPU v5 lite",
      .devices = 1,
@@ -64,6 +67,7 @@ constexpr std::array<Chip, 5> kChips = {{
      .most_chips = 0},
     {.generation = Generation::V5p,
      .name = "v5p",
+     .other_names = {"v5"},
      .libtpu_name = "v5",
      .device_kind = "TPU v5",
      .devices = 1,
@@ -82,6 +86,7 @@ constexpr std::array<Chip, 5> kChips = {{
      .most_chips = 18'432},
     {.generation = Generation::V6e,
      .name = "v6e",
+     .other_names = {"trillium"},
      .libtpu_name = "v6e",
      .device_kind = "TPU v6 lite",
      .devices = 1,
@@ -100,6 +105,7 @@ constexpr std::array<Chip, 5> kChips = {{
      .most_chips = 0},
     {.generation = Generation::V7x,
      .name = "tpu7x",
+     .other_names = {"v7x", "7x", "tpu7", "ironwood"},
      .libtpu_name = "tpu7x",
      .device_kind = "TPU7x",
      .devices = 2,
@@ -117,6 +123,17 @@ constexpr std::array<Chip, 5> kChips = {{
      .largest_slice = 9216,
      .most_chips = 0},
 }};
+
+// The first row whose text is part of the name counts, so the more special ones come first.
+struct Gpu {
+  std::string_view part;
+  double tflops;
+};
+constexpr std::array kGpus = {
+    Gpu{"A100", 312},    Gpu{"H100 NVL", 835}, Gpu{"H100 PCIe", 756}, Gpu{"H100", 989},    Gpu{"H200", 989},
+    Gpu{"H20", 148},     Gpu{"GB200", 2500},   Gpu{"GB300", 2500},    Gpu{"B200", 2250},   Gpu{"B300", 2250},
+    Gpu{"MI250X", 191.5}, Gpu{"MI300X", 1300},  Gpu{"MI325X", 1300},   Gpu{"MI355X", 2500},
+};
 
 }  // namespace
 
@@ -141,11 +158,24 @@ const Chip& chip_of(Generation generation) {
   FLAMBEAU_CHECK(false, "every generation has a row in the table of chips");
 }
 
-const Chip* chip_called(std::string_view device_kind) {
+const Chip* chip_named(std::string_view name) {
+  if (name.empty()) return nullptr;
+  for (const Chip& chip : kChips)
+    if (name == chip.name || std::ranges::find(chip.other_names, name) != chip.other_names.end()) return &chip;
+  return nullptr;
+}
+
+const Chip* chip_of_kind(std::string_view device_kind) {
   // Some plugins say "TPU v5 lite", others "TPU v5e"; of v5p, "TPU v5", which begins others' names.
   for (const Chip& chip : kChips)
     if (device_kind == chip.device_kind || (device_kind.starts_with("TPU ") && device_kind.substr(4) == chip.name)) return &chip;
   return nullptr;
 }
 
-}  // namespace flambeau::runtime
+std::optional<double> peak_flops(std::string_view device_kind) {
+  if (const Chip* chip = chip_of_kind(device_kind)) return chip->device_peak().bf16_flops;
+  const auto found = std::ranges::find_if(kGpus, [&](const Gpu& gpu) { return device_kind.find(gpu.part) != std::string_view::npos; });
+  return found == kGpus.end() ? std::nullopt : std::optional<double>(found->tflops * kTera);
+}
+
+}  // namespace flambeau::targets

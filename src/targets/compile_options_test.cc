@@ -1,5 +1,5 @@
 // Options of XLA: how they are written, that they reach the compiler, and that TPU's compiler takes those that are preferred.
-#include "runtime/compile_options.h"
+#include "targets/compile_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 
-namespace flambeau::runtime {
+namespace flambeau::targets {
 namespace {
 
 using testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST_F(TpuOptions, TheCompilerRefusesOthersInOneLine) {
 }
 
 }  // namespace
-}  // namespace flambeau::runtime
+}  // namespace flambeau::targets

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "pjrt/pjrt.h"
-#include "runtime/target.h"
+#include "targets/target.h"
 
-namespace flambeau::runtime {
+namespace flambeau::targets {
 
 // "xla_a=true,xla_b=3": names of XLA's options with true or false, an integer, a number or a text each. InvalidArgument for what
 // has no such form, and for an option that stands twice.
@@ -27,4 +27,4 @@ std::span<const PreferredOption> preferred_options();
 // Those for programs of `target`. Empty for what is no TPU.
 pjrt::CompileFlags preferred_options(const Target& target);
 
-}  // namespace flambeau::runtime
+}  // namespace flambeau::targets

@@ -1,4 +1,4 @@
-#include "runtime/compile_options.h"
+#include "targets/compile_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-namespace flambeau::runtime {
+namespace flambeau::targets {
 namespace {
 
 bool is_option_name(std::string_view name) {
@@ -95,4 +95,4 @@ pjrt::CompileFlags preferred_options(const Target& target) {
   return flags;
 }
 
-}  // namespace flambeau::runtime
+}  // namespace flambeau::targets
