@@ -2,9 +2,10 @@
 
 From the function on, what its code names is followed: globals, closure cells, default arguments, attributes, items of containers, and the
 functions and methods of users that these lead to, hooks among them. An attribute counts when some of that code names it (``self.scale``,
-``getattr(self, "scale")``); of modules of torch.nn all attributes count. Code of torch, numpy, flambeau and the standard library is not
-followed, containers are followed up to CONTAINER items, and all in all up to PLACES places. What is found and cannot be compared (an iterator,
-a numpy array, a context variable, Python's and numpy's random numbers) is `unseen`.
+``getattr(self, "scale")``). Code of torch, numpy, flambeau and the standard library is not followed: of modules of torch.nn all attributes
+count, of other objects of torch (a GradScaler, a distribution) numbers and tensors. Containers are followed up to CONTAINER items, and all in
+all up to PLACES places. What is found and cannot be compared (an iterator, a numpy array, a context variable, Python's and numpy's
+random numbers) is `unseen`.
 """
 
 import argparse
@@ -328,6 +329,10 @@ class _Walk:
                 self._follow(part, path)
         elif not is_library(kind.__module__) or isinstance(value, _HOLDERS):
             self._object(value, path)
+        elif kind.__module__.partition(".")[0] == "torch":
+            for name, held in getattr(value, "__dict__", {}).items():
+                if _C.is_plain(held) or isinstance(held, torch.Tensor):
+                    self._item(vars(value), name, f"{path}.{name}")
 
     def _tensor(self, tensor, path):
         self.reads.add_tensor(tensor, path)

@@ -529,7 +529,27 @@ def weak(device):
     return (lambda: x * reference().scale), {5: lambda: setattr(kept[0], "scale", 2.0)}
 
 
-OBJECTS = {f.__name__: f for f in (optimizer_hook, autograd_function, metaclass, replaced_methods, new_attributes, bound_methods, cached_property, weak)}
+def loss_scale(device):
+    p = torch.nn.Parameter(torch.ones(3, device=device))
+    optimizer, scaler = torch.optim.SGD([p], lr=0.1), torch.amp.GradScaler(device, init_scale=4.0, growth_interval=1)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(p.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return scaler._scale + p.sum()
+
+    return step, {6: lambda: scaler.set_growth_interval(2), 10: lambda: scaler.set_growth_factor(4.0)}
+
+
+def distribution(device):
+    x = X.to(device)
+    normal = torch.distributions.Normal(torch.zeros((), device=device), 1.0, validate_args=False)
+    return (lambda: normal.log_prob(x)), {4: lambda: setattr(normal, "loc", normal.loc + 1), 8: lambda: setattr(normal, "scale", normal.scale * 2)}
+
+
+OBJECTS = {f.__name__: f for f in (loss_scale, distribution, optimizer_hook, autograd_function, metaclass, replaced_methods, new_attributes, bound_methods, cached_property, weak)}
 
 
 def context_variable(device):
