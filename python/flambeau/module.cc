@@ -161,7 +161,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("started", &runtime::Engine::started);
   m.def("in_bad_fork", &runtime::Engine::in_bad_fork);
   m.def("platform", &platform);
-  m.def("synchronize", [] { without_lock([] { device::synchronize(); }); });
+  m.def("synchronize", torch::wrap_pybind_function_no_gil(&device::synchronize_at_the_edge));
+  m.def("check_index", torch::wrap_pybind_function(&device::check_index));
   m.def("counters", &counters);
   m.def("memory", &memory);
   m.def("reset_peak_memory", &runtime::reset_peak_memory);

@@ -31,21 +31,18 @@ class Allocator final : public c10::DeviceAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     const runtime::MemoryUse use = runtime::memory_use();
     c10::CachingDeviceAllocator::DeviceStats stats;
-    const auto set = [](c10::CachingAllocator::StatArray& stat, int64_t now, int64_t peak, int64_t ever, int64_t before) {
-      stat[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = {now, peak, ever - before, ever - now - before};
-    };
     std::lock_guard lock(mutex_);
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     for (auto* stat : {&stats.allocation, &stats.active, &stats.segment})
-      set(*stat, use.allocations - use.frees, use.peak_storages, use.allocations, allocations_before_);
+      (*stat)[kAll] = {use.allocations - use.frees, use.peak_storages, use.allocations - before_.allocations, use.frees - before_.frees};
     for (auto* stat : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes, &stats.reserved_bytes})
-      set(*stat, use.allocated, use.peak, use.total, bytes_before_);
+      (*stat)[kAll] = {use.allocated, use.peak, use.total - before_.total, freed(use) - freed(before_)};
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {
     const runtime::MemoryUse use = runtime::memory_use();
     std::lock_guard lock(mutex_);
-    allocations_before_ = use.allocations;
-    bytes_before_ = use.total;
+    before_ = use;
   }
   void resetPeakStats(c10::DeviceIndex) override { runtime::reset_peak_memory(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
@@ -59,8 +56,10 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
  private:
+  static int64_t freed(const runtime::MemoryUse& use) { return use.total - use.allocated; }
+
   std::mutex mutex_;
-  int64_t allocations_before_ = 0, bytes_before_ = 0;  // resetAccumulatedStats()
+  runtime::MemoryUse before_;  // resetAccumulatedStats()
 };
 
 }  // namespace
@@ -74,6 +73,11 @@ c10::DataPtr data_ptr_of(const std::shared_ptr<runtime::Storage>& storage) {
   FLAMBEAU_CHECK(!storage->self, "a storage record has one c10 owner");
   storage->self = storage;
   return {storage.get(), storage.get(), &release, tpu()};
+}
+
+void resize_storage(const c10::Storage& storage, size_t nbytes) {
+  runtime::Engine::get().resize(storage_of(storage), static_cast<int64_t>(nbytes));
+  storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
 }
 
 runtime::Storage& storage_of(const c10::Storage& storage) {

@@ -15,5 +15,7 @@ c10::DeviceAllocator& allocator();
 c10::DataPtr data_ptr_of(const std::shared_ptr<runtime::Storage>& storage);
 
 runtime::Storage& storage_of(const c10::Storage& storage);
+// Keeps what fits; the rest is undefined.
+void resize_storage(const c10::Storage& storage, size_t nbytes);
 
 }  // namespace flambeau::device

@@ -33,7 +33,7 @@ Results fused_attention(const at::Tensor& query, const at::Tensor& key, const at
                         double dropout_p, bool is_causal, bool return_debug_mask, std::optional<double> scale) {
   static const ops::Row* row = ops::find_row("aten::_scaled_dot_product_fused_attention_overrideable");
   FLAMBEAU_CHECK(row, "the table has attention");
-  runtime::CallArgument arguments[] = {ref_of(query), ref_of(key), ref_of(value), ref_or_none(bias.value_or(at::Tensor())), dropout_p, is_causal,
+  runtime::CallArgument arguments[] = {ref_of(query), ref_of(key), ref_of(value), ref_or_none(bias), dropout_p, is_causal,
                                        return_debug_mask, scale ? runtime::CallArgument(*scale) : std::monostate{}};
   auto outputs = runtime::Engine::get().call(*row, arguments, {}, &random_source(std::nullopt));
   auto tensor = [&](size_t i) { return outputs[i].type ? make_tensor(outputs[i].storage, *outputs[i].type) : at::Tensor(); };

@@ -16,8 +16,6 @@ using runtime::CallArgument;
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-CallArgument ref_or_none(MaybeTensor tensor) { return device::ref_or_none(tensor.value_or(at::Tensor())); }
-
 // The first `returned` results of a row; those behind them are written into `running`, where it is defined.
 std::vector<at::Tensor> call_and_write(std::string_view name, std::span<const CallArgument> arguments, size_t returned,
                                        std::initializer_list<at::Tensor> running) {

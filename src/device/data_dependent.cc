@@ -6,6 +6,7 @@
 // CPU.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "device/edge.h"
+#include "device/fallback.h"
 #include "device/register.h"
 
 namespace flambeau::device {
@@ -94,7 +96,7 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
     size = known[0];
   }
   // One is added where the next element begins; the last end lies behind the result.
-  at::Tensor begins = at::zeros({size + 1}, ends.options()).index_add_(0, ends, at::ones_like(ends));
+  at::Tensor begins = at::zeros({size + 1}, ends.options()).scatter_add_(0, ends, at::ones_like(ends));
   return begins.slice(0, 0, size).cumsum(0).to(repeats.scalar_type());
 }
 
@@ -137,8 +139,13 @@ std::tuple<at::Tensor, at::Tensor> unique(const at::Tensor& self, bool sorted, b
   return {values, inverse};
 }
 
+void of_slices_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_on_cpu(op, stack, "along a dimension of a matrix it is not implemented for the tpu device yet");
+}
+
 Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
-  if (dim && self.dim() > 1) raise<NotImplemented>("[unique_consecutive] along a dimension of a matrix is not handled; move the tensor to the CPU");
+  if (dim && self.dim() > 1)
+    return at::native::call_fallback_fn<&of_slices_on_cpu, at::_ops::unique_consecutive>::call(self, return_inverse, return_counts, dim);
   if (self.numel() == 0) return of_nothing(self, return_inverse);
   Distinct distinct = runs_of(self.reshape({-1}), return_counts, "unique_consecutive");
   return {distinct.values, return_inverse ? distinct.ids.view(self.sizes()) : at::empty({0}, distinct.ids.options()), distinct.counts};

@@ -32,6 +32,8 @@ bool is_available();
 
 // Waits until everything that was launched has run, and raises what failed.
 void synchronize();
+// The same for PyTorch and Python: with PyTorch's errors.
+void synchronize_at_the_edge();
 
 // ---- tensors --------------------------------------------------------------------------------------------------------------
 
@@ -53,8 +55,8 @@ at::Tensor make_strided(const hlo::Type& type, const hlo::Dims& strides);
 // The first result of an op that PyTorch's dispatcher does not know, and all of them.
 at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
 std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
-// An optional argument of such a call: none where `tensor` is undefined.
-runtime::CallArgument ref_or_none(const at::Tensor& tensor);
+// An optional argument of such a call: none where there is no tensor or an undefined one.
+runtime::CallArgument ref_or_none(const std::optional<at::Tensor>& tensor);
 
 // ---- random numbers -------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/arguments.h"
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/fallback.h"
@@ -21,6 +22,7 @@
 #include "device/live_numbers.h"
 #include "device/register.h"
 #include "device/strides.h"
+#include "hlo/builder.h"
 
 namespace flambeau::device {
 namespace {
@@ -34,9 +36,7 @@ using runtime::TensorRef;
 
 // Arguments that say where and how memory lies; lowerings do not see them.
 bool is_placement(const c10::Argument& argument) {
-  c10::TypePtr type = argument.real_type();
-  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  switch (type->kind()) {
+  switch (without_optional(argument.real_type())->kind()) {
     case c10::TypeKind::LayoutType:
     case c10::TypeKind::DeviceObjType:
     case c10::TypeKind::MemoryFormatType:
@@ -61,15 +61,12 @@ CallArgument tensor_argument(const at::Tensor& tensor) {
     bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
     return NumberRef{number_of(tensor.item()), true, wrapped ? std::nullopt : std::optional(dtype_of(tensor.scalar_type()))};
   }
-  raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
-                         tensor.device().str());
+  refuse_device(tensor);
 }
 
 std::optional<TensorRef> list_element(const at::Tensor& tensor) {
   if (!tensor.defined()) return std::nullopt;
-  if (!is_tpu(tensor))
-    raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
-                           tensor.device().str());
+  if (!is_tpu(tensor)) refuse_device(tensor);
   return ref_of(tensor);
 }
 
@@ -108,8 +105,7 @@ enum class ArgumentKind { Placement, Tensor, Number, Int, Float, Bool, IntList, 
 
 ArgumentKind kind_of(const c10::Argument& argument) {
   if (is_placement(argument)) return ArgumentKind::Placement;
-  c10::TypePtr type = argument.real_type();
-  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const c10::TypePtr type = without_optional(argument.real_type());
   switch (type->kind()) {
     case c10::TypeKind::TensorType: return ArgumentKind::Tensor;
     case c10::TypeKind::NumberType: return ArgumentKind::Number;
@@ -168,13 +164,6 @@ struct Overload {
   bool returns_list = false;
 };
 
-bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
-
-bool has_bits(const c10::IValue& value) {
-  if (value.isTensor()) return has_bits(value.toTensor());
-  return value.isTensorList() && std::ranges::any_of(value.toListRef(), [](const c10::IValue& tensor) { return has_bits(tensor.toTensor()); });
-}
-
 // PyTorch's own resolution of a bit, for ops that it lets through with theirs (matrix products).
 struct ResolveBits final : at::native::MathOpFallback {
   ResolveBits() : MathOpFallback(c10::DispatchKey::Conjugate, "conjugate") {}
@@ -200,9 +189,7 @@ std::vector<at::Tensor> written_tensors(const Overload& overload, const c10::IVa
 
 // Shapes an out tensor, and refuses what PyTorch refuses. `strides` are those of one that is resized; empty: row-major.
 void prepare_target(const Overload& overload, const at::Tensor& target, const hlo::Type& type, const hlo::Dims& strides) {
-  if (!is_tpu(target))
-    raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
-                           target.device().str());
+  if (!is_tpu(target)) refuse_device(target);
   c10::ScalarType result = scalar_type_of(type.dtype);
   if (!c10::canCast(result, target.scalar_type()))
     raise<InvalidArgument>("result type {} can't be cast to the desired output type {}", c10::toString(result),
@@ -214,16 +201,13 @@ void prepare_target(const Overload& overload, const at::Tensor& target, const hl
   if (!strides.empty()) target.unsafeGetTensorImpl()->set_sizes_and_strides(type.dims, strides);
 }
 
-// The graph builder's refusals are no words of PyTorch's: the op's function did not think of what it was given.
-bool is_of_the_builder(const Error& error) { return std::string_view(error.what()).starts_with("[stablehlo."); }
-
 class Kernel final : public c10::OperatorKernel {
  public:
   explicit Kernel(Overload overload) : overload_(std::move(overload)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-    if (std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) { return has_bits(value); }))
+    if (std::ranges::any_of(arguments, [](const c10::IValue& value) { return has_bits(value); }))
       return ResolveBits().fallback_impl(op, keys, stack);
     std::optional<std::string> missing;  // what of the op the row lacks
     at_the_edge(
@@ -232,8 +216,7 @@ class Kernel final : public c10::OperatorKernel {
             run(op, *stack);
           } catch (const NotImplemented& error) {
             missing = error.what();
-          } catch (const InvalidArgument& error) {
-            if (!is_of_the_builder(error)) throw;
+          } catch (const hlo::BuilderRefusal& error) {  // no words of PyTorch's: the op's function did not think of what it was given
             missing = error.what();
           }
         },
@@ -307,8 +290,6 @@ class Kernel final : public c10::OperatorKernel {
 
 // ---- finding the forms of a row -------------------------------------------------------------------------------------------------
 
-bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
-
 // Whether `schema` is the in-place or out form of `functional`: the same arguments, some of them written to, or then out tensors. One
 // that writes to both does not say in which order, and is left to PyTorch's own composite.
 bool is_form_of(const c10::FunctionSchema& schema, const c10::FunctionSchema& functional) {
@@ -333,9 +314,8 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (is_written(argument)) overload.written.push_back(i);
-    c10::TypePtr type = argument.type();
-    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-    if (type->kind() == c10::TypeKind::GeneratorType) overload.generator = i;
+    const c10::TypePtr type = without_optional(argument.type());
+    if (is_generator(argument)) overload.generator = i;
     if (argument.name() == "indices" && type->kind() == c10::TypeKind::ListType) overload.indices = i;
     if (type->kind() == c10::TypeKind::DeviceObjType) overload.device = i;
     if (i >= overload.functional_arguments) continue;

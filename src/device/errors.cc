@@ -15,23 +15,9 @@ std::atomic<LineSource> g_line_source{nullptr};
 std::atomic<Warner> g_warner{nullptr};
 constexpr size_t kShownElements = 6;  // of a list
 
-std::string dtype_text(c10::ScalarType type) {
-  constexpr std::pair<c10::ScalarType, std::string_view> kOtherNames[] = {
-      {c10::ScalarType::Byte, "uint8"},   {c10::ScalarType::Char, "int8"},       {c10::ScalarType::Short, "int16"},
-      {c10::ScalarType::Int, "int32"},    {c10::ScalarType::Long, "int64"},      {c10::ScalarType::Half, "float16"},
-      {c10::ScalarType::Float, "float32"}, {c10::ScalarType::Double, "float64"}, {c10::ScalarType::ComplexFloat, "complex64"},
-      {c10::ScalarType::ComplexDouble, "complex128"},
-  };
-  for (const auto& [torch, name] : kOtherNames)
-    if (torch == type) return std::string(name);
-  std::string name = c10::toString(type);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
-}
-
 std::string tensor_text(const at::Tensor& tensor) {
   if (!tensor.defined()) return "None";
-  std::string text = fmt::format("{}[{}]", dtype_text(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+  std::string text = fmt::format("{}[{}]", c10::getDtypeNames(tensor.scalar_type()).first, fmt::join(tensor.sizes(), ", "));
   return tensor.is_cpu() ? text + " on the CPU" : text;
 }
 

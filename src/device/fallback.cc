@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "device/arguments.h"
 #include "device/device.h"
 #include "device/errors.h"
 
@@ -35,14 +36,6 @@ bool count(const std::string& name) {
   Counts& c = counts();
   std::lock_guard lock(c.mutex);
   return ++c.by_name[name] == 1;
-}
-
-bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
-
-bool is_generator(const c10::Argument& argument) {
-  c10::TypePtr type = argument.type();
-  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  return type->kind() == c10::TypeKind::GeneratorType;
 }
 
 void refuse_what_copies_break(const c10::OperatorHandle& op, const std::string& name, const std::string& why) {
@@ -93,9 +86,7 @@ class Twins {
   }
 
   void make() {
-    if (foreign_.defined() && !twins_.empty())
-      raise<InvalidArgument>("Expected all tensors to be on the same device, but found at least two devices, tpu:0 and {}!",
-                             foreign_.device().str());
+    if (foreign_.defined() && !twins_.empty()) refuse_device(foreign_);
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     for (Twin& twin : twins_) twin.copy = is_overlaid(twin) ? over_whole_storage(twin.original) : twin.original.to(at::kCPU);
     for (Twin& twin : twins_) twin.copy = twin.copy.resolve_conj().resolve_neg();
@@ -138,15 +129,6 @@ class Twins {
     at::Tensor original, copy;
     bool written = false;
   };
-
-  template <class F>
-  static void for_each_tensor(const c10::IValue& value, F&& f) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) f(value.toTensor());
-    } else if (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()) {
-      for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, f);
-    }
-  }
 
   // Whether another tensor of the call looks at the same storage and one of the two is written.
   bool is_overlaid(const Twin& twin) const {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/allocator.h"
 #include "device/device.h"
+#include "device/errors.h"
 #include "device/pinned.h"
 #include "device/register.h"
 #include "device/scope.h"
@@ -28,13 +29,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream other) const override { return stream(other.device()); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   bool queryStream(const c10::Stream&) const override {
-    synchronize();
+    synchronize_at_the_edge();
     return true;
   }
-  void synchronizeStream(const c10::Stream&) const override { synchronize(); }
+  void synchronizeStream(const c10::Stream&) const override { synchronize_at_the_edge(); }
   void synchronizeDevice(c10::DeviceIndex index) const override {
     check_index(index);
-    synchronize();
+    synchronize_at_the_edge();
   }
 
  private:
@@ -72,8 +73,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
     TORCH_CHECK(static_cast<int64_t>(nbytes) >= 0, "[tpu] expected a storage of at least 0 bytes, got ", static_cast<int64_t>(nbytes));
-    runtime::Engine::get().resize(storage_of(storage), static_cast<int64_t>(nbytes));
-    storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
+    resize_storage(storage, nbytes);
   }
 };
 
@@ -112,6 +112,10 @@ bool is_available() {
   } catch (const std::exception&) {
     return false;  // no plugin, a broken one, one without devices, or a child of a process that had started it
   }
+}
+
+void synchronize_at_the_edge() {
+  at_the_edge([] { synchronize(); }, [] { return std::string("synchronize"); });
 }
 
 void synchronize() {

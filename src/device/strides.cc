@@ -9,6 +9,8 @@
 #include <ATen/native/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
 
+#include "device/arguments.h"
+
 namespace flambeau::device {
 namespace {
 
@@ -69,24 +71,6 @@ const std::map<std::string_view, Kind>& named_rules() {
       {"aten::_unsafe_index", Index},
   };
   return *rules;
-}
-
-// ---- tensors of a call ------------------------------------------------------------------------------------------------------
-
-// Calls f(const at::Tensor&) for each defined tensor among the arguments, in order.
-template <class F>
-void for_each_tensor(std::span<const c10::IValue> arguments, F&& f) {
-  for (const c10::IValue& value : arguments) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) f(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector())
-        if (tensor.defined()) f(tensor);
-    } else if (value.isList()) {
-      for (const c10::IValue& item : value.toListRef())
-        if (item.isTensor() && item.toTensor().defined()) f(item.toTensor());
-    }
-  }
 }
 
 // ---- the rules ----------------------------------------------------------------------------------------------------------------
@@ -208,14 +192,16 @@ StrideRule stride_rule(const c10::OperatorHandle& op) {
 bool may_permute(const StrideRule& rule, std::span<const c10::IValue> arguments) {
   if (rule.kind == Kind::RowMajor) return false;
   bool may = rule.memory_format && !arguments[*rule.memory_format].isNone();
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) { may |= !is_row_major(tensor); });
+  for (const c10::IValue& argument : arguments)
+    for_each_tensor(argument, [&](const at::Tensor& tensor) { may |= !is_row_major(tensor); });
   return may;
 }
 
 std::vector<Dims> result_strides(const StrideRule& rule, std::span<const c10::IValue> arguments,
                                  std::span<const std::optional<hlo::Type>> types) {
   std::vector<at::Tensor> tensors;
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  for (const c10::IValue& argument : arguments)
+    for_each_tensor(argument, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
   std::vector<Dims> strides(types.size());
   if (tensors.empty()) return strides;
   Dims common;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/allocator.h"
+#include "device/arguments.h"
 #include "device/device.h"
 
 namespace flambeau::device {
@@ -45,7 +46,7 @@ runtime::Storage& storage_of(const at::Tensor& tensor) {
 }
 
 at::Tensor without_bits(const at::Tensor& tensor) {
-  if (!tensor.defined() || (!tensor.is_conj() && !tensor.is_neg())) return tensor;
+  if (!tensor.defined() || !has_bits(tensor)) return tensor;
   at::Tensor plain = tensor.is_conj() ? tensor.conj() : tensor;  // a view: conj() takes the bit away
   if (plain.is_neg()) plain = at::_neg_view(plain).neg();
   return tensor.is_conj() ? at::_conj_physical(plain) : plain;
@@ -57,7 +58,7 @@ std::vector<at::Tensor> without_bits(std::vector<at::Tensor> tensors) {
 }
 
 runtime::TensorRef ref_of(const at::Tensor& tensor) {
-  if (tensor.is_conj() || tensor.is_neg())
+  if (has_bits(tensor))
     raise<NotImplemented>("[tpu] a tensor with a lazy conjugate or negative bit is not handled here; call resolve_conj() or resolve_neg()");
   return {&storage_of(tensor),
           {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()},
@@ -101,9 +102,9 @@ std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::C
   return tensors;
 }
 
-runtime::CallArgument ref_or_none(const at::Tensor& tensor) {
-  if (!tensor.defined()) return std::monostate{};
-  return ref_of(tensor);
+runtime::CallArgument ref_or_none(const std::optional<at::Tensor>& tensor) {
+  if (!tensor || !tensor->defined()) return std::monostate{};
+  return ref_of(*tensor);
 }
 
 }  // namespace flambeau::device

@@ -52,9 +52,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
 
 void grow(const at::Tensor& self, size_t nbytes) {
   const c10::Storage& storage = self.storage();
-  if (nbytes <= storage.nbytes()) return;
-  Engine::get().resize(storage_of(storage), static_cast<int64_t>(nbytes));
-  storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
+  if (nbytes > storage.nbytes()) resize_storage(storage, nbytes);
 }
 
 void check_elements(at::IntArrayRef sizes) {

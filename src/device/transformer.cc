@@ -1,6 +1,7 @@
 // The fused calls of nn.MultiheadAttention and nn.TransformerEncoder(Layer) in eval mode without gradients, out of ops of the table.
 // They compute what PyTorch's CPU kernels of the same names do.
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <ATen/ops/_transformer_encoder_layer_fwd_native.h>

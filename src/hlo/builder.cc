@@ -14,7 +14,7 @@
 namespace flambeau::hlo {
 
 void Builder::fail(Op op, std::string_view text) const {
-  raise<InvalidArgument>("{}{}[{}] {}", site_, site_.empty() ? "" : ": ", op_name(op), text);
+  raise<BuilderRefusal>("{}{}[{}] {}", site_, site_.empty() ? "" : ": ", op_name(op), text);
 }
 
 void Builder::check_operands(Op op, std::span<const Value> operands) const {

@@ -1,6 +1,6 @@
 // Builds graphs: one method a StableHLO operation, with its types inferred and checked.
 //
-// An operand of the wrong type raises InvalidArgument "[op] expected ..., got ...", with the site (see set_site) in front when
+// An operand of the wrong type raises BuilderRefusal "[op] expected ..., got ...", with the site (see set_site) in front when
 // there is one. Element-wise operations take operands of equal types; broadcasting and conversion are asked for by name.
 // Definitions: the StableHLO specification, https://openxla.org/stablehlo/spec.
 #pragma once
@@ -10,9 +10,16 @@
 #include <functional>
 #include <initializer_list>
 
+#include "base/error.h"
 #include "hlo/graph.h"
 
 namespace flambeau::hlo {
+
+// An operation that StableHLO does not have for such operands.
+class BuilderRefusal : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
 
 enum class Comparison { EQ, NE, GE, GT, LE, LT };
 enum class Precision { Default, High, Highest };
