@@ -13,12 +13,12 @@ CheckScope::~CheckScope() { innermost = outer_; }
 
 bool checks_wanted() { return innermost && innermost->listens_; }
 
-void check(hlo::Builder& b, hlo::Value all_ok, std::string message) {
+void check(hlo::Builder& b, hlo::Value all_ok, std::string message, Raises raises) {
   if (!checks_wanted()) return;
   hlo::Dims dims(all_ok.dims().size());
   std::iota(dims.begin(), dims.end(), 0);
   if (!dims.empty()) all_ok = b.reduce(all_ok, dims, hlo::Reduction::And);
-  innermost->checks_.push_back({b.logical_not(all_ok), std::move(message)});
+  innermost->checks_.push_back({b.logical_not(all_ok), {std::move(message), raises}});
 }
 
 }  // namespace flambeau::ops

@@ -5,13 +5,14 @@
 //
 //   CheckScope scope;                 // collects what the lowerings below say
 //   ... lower ops into one graph ...
-//   for (auto& [failed, message] : scope.checks()) ...   // failed: rank-0 Pred in that graph; make a flag word of them
+//   for (auto& [failed, error] : scope.checks()) ...   // failed: rank-0 Pred in that graph; make a flag word of them
 //
 // Without a listener an index out of range is clamped or its update dropped, as XLA does it. Bodies of loops are graphs of
 // their own whose values cannot leave them: wrap their construction in a NoChecks. Scopes nest as blocks do, on one thread;
 // the innermost one alone listens.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,17 @@
 
 namespace flambeau::ops {
 
+// The class of PyTorch's error.
+enum class Raises : uint8_t { RuntimeError, IndexError };
+
+struct CheckError {
+  std::string message;
+  Raises raises = Raises::RuntimeError;
+};
+
 struct Check {
   hlo::Value failed;  // rank-0 Pred
-  std::string message;
+  CheckError error;
 };
 
 class CheckScope {
@@ -36,7 +45,7 @@ class CheckScope {
   explicit CheckScope(bool listens);
 
  private:
-  friend void check(hlo::Builder& b, hlo::Value all_ok, std::string message);
+  friend void check(hlo::Builder& b, hlo::Value all_ok, std::string message, Raises raises);
   friend bool checks_wanted();
   bool listens_;
   CheckScope* outer_;
@@ -52,6 +61,6 @@ class NoChecks : CheckScope {
 bool checks_wanted();
 
 // `all_ok`: a Pred of any shape, every element of which must hold. PyTorch's own words for `message`.
-void check(hlo::Builder& b, hlo::Value all_ok, std::string message);
+void check(hlo::Builder& b, hlo::Value all_ok, std::string message, Raises raises = Raises::RuntimeError);
 
 }  // namespace flambeau::ops

@@ -76,7 +76,8 @@ Value gather(Builder& b, Value self, int64_t dim, Value index, bool sparse_grad)
       raise<InvalidArgument>(
           "Size does not match at dimension {} expected index {} to be no larger than self {} apart from dimension {}", d,
           shape_text(i.dims()), shape_text(x.dims()), dim);
-  check_index(b, i, x.dim(dim), fmt::format("index is out of bounds for dimension {} with size {}", dim, x.dim(dim)));
+  check_index(b, i, x.dim(dim), fmt::format("index is out of bounds for dimension {} with size {}", dim, x.dim(dim)), false,
+              Raises::RuntimeError);
   if (limit != x.dims()) x = b.slice(x, Dims(limit.size(), 0), limit);
   return b.reshape(take_along(b, x, dim, i), index.dims());
 }

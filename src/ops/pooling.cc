@@ -388,7 +388,7 @@ Value unpool(Builder& b, Value x, Value indices, const Dims& size) {
   Dims result = resized(x.dims(), size);
   if (x.elements() == 0) return zeros(b, x.dtype(), result);
   check_index(b, indices, element_count(size),
-              fmt::format("Found an invalid max index (output volumes are of size {})", fmt::join(size, "x")));
+              fmt::format("Found an invalid max index (output volumes are of size {})", fmt::join(size, "x")), false, Raises::RuntimeError);
   return put_planes(b, x, indices, result, n, {});
 }
 

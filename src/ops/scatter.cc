@@ -98,7 +98,7 @@ Write checked(Builder& b, std::string_view op, Value self, int64_t dim, Value in
           "Expected index {} to be no larger than self {} apart from dimension {} and to be no larger size than src {}",
           shape_text(w.index.dims()), shape_text(w.self.dims()), dim, shape_text(w.updates.dims()));
   check_index(b, w.index, w.self.dim(dim),
-              fmt::format("index is out of bounds for dimension {} with size {}", dim, w.self.dim(dim)));
+              fmt::format("index is out of bounds for dimension {} with size {}", dim, w.self.dim(dim)), false, Raises::RuntimeError);
   if (w.updates.dims() != w.index.dims()) w.updates = b.slice(w.updates, Dims(w.index.dims().size(), 0), w.index.dims());
   return w;
 }
@@ -203,7 +203,7 @@ Value scatter_reduce(Builder& b, Value self, int64_t dim, Value index, Value src
 
 // `source` has self's shape with index's length along dim. Index and source of rank 0 count as one row.
 template <class E = InvalidArgument>
-Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Value index, Value source) {
+Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Value index, Value source, Raises raises = Raises::IndexError) {
   dim = wrap_dim(dim, self.rank());
   require_index(op, index);
   if (index.rank() > 1) raise<InvalidArgument>("{}(): Index is supposed to be a vector, but got dim: {}", op, index.rank());
@@ -221,12 +221,12 @@ Write checked_rows(Builder& b, std::string_view op, Value self, int64_t dim, Val
         "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = {} "
         "source.shape = {}",
         shape_text(self.dims()), shape_text(source.dims()));
-  check_index(b, w.index, w.self.dim(dim), "index out of range in self");
+  check_index(b, w.index, w.self.dim(dim), "index out of range in self", false, raises);
   return w;
 }
 
 Value index_add(Builder& b, Value self, int64_t dim, Value index, Value source, const Scalar& alpha) {
-  Write w = checked_rows(b, "index_add_", self, dim, index, source);
+  Write w = checked_rows(b, "index_add_", self, dim, index, source, self.rank() > 1 ? Raises::RuntimeError : Raises::IndexError);
   if (!alpha.is(1)) w.updates = b.multiply(w.updates, scalar_like(b, w.updates, alpha));
   return b.reshape(add_rows(b, w.self, w.dim, w.index, w.updates), self.dims());
 }

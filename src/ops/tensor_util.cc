@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 
-#include "ops/check.h"
 
 namespace flambeau::ops {
 
@@ -71,11 +70,11 @@ void require_index(std::string_view op, Value indices) {
     raise<InvalidArgument>("{}(): Expected dtype int32/int64 for index", op);
 }
 
-void check_index(Builder& b, Value index, int64_t size, std::string message, bool wrap) {
+void check_index(Builder& b, Value index, int64_t size, std::string message, bool wrap, Raises raises) {
   if (!checks_wanted()) return;
   Value low = compare_with(b, index, wrap ? -static_cast<double>(size) : 0, Comparison::GE);
   Value high = compare_with(b, index, static_cast<double>(size), Comparison::LT);
-  check(b, b.logical_and(low, high), std::move(message));
+  check(b, b.logical_and(low, high), std::move(message), raises);
 }
 
 Value wrap_index(Builder& b, Value index, int64_t size) {

@@ -1,6 +1,7 @@
 // Small pieces that lowerings share: lists of dimensions, reductions that keep their place, constants in bulk.
 #pragma once
 
+#include "ops/check.h"
 #include "ops/promotion.h"
 
 namespace flambeau::ops {
@@ -41,7 +42,7 @@ Value at_least_1d(Builder& b, Value x);
 // `indices` are of S32 or S64 (PyTorch's words otherwise, with `op` in front).
 void require_index(std::string_view op, Value indices);
 // check() that 0 <= index < size (-size <= index with `wrap`).
-void check_index(Builder& b, Value index, int64_t size, std::string message, bool wrap = false);
+void check_index(Builder& b, Value index, int64_t size, std::string message, bool wrap = false, Raises raises = Raises::IndexError);
 // index < 0 counts from the end.
 Value wrap_index(Builder& b, Value index, int64_t size);
 // `x` with dimension `dim` replaced by the dimensions of `index`. An index out of range is clamped.

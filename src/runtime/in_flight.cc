@@ -1,7 +1,6 @@
 #include "runtime/in_flight.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -29,20 +28,6 @@ void wait_for(std::span<const pjrt::Event> events) {
     } catch (const Error&) {
       // Remembered when the launch is settled.
     }
-  }
-}
-
-// Raises `error` with the number of the others, as what it is.
-[[noreturn]] void raise_with_count(const std::exception_ptr& error, size_t more) {
-  if (more == 0) std::rethrow_exception(error);
-  try {
-    std::rethrow_exception(error);
-  } catch (const pjrt::OutOfMemory& e) {
-    throw pjrt::OutOfMemory(with_count(e.what(), more));
-  } catch (const PluginError& e) {
-    throw PluginError(with_count(e.what(), more));
-  } catch (const std::exception& e) {
-    throw Error(with_count(e.what(), more));
   }
 }
 
@@ -103,9 +88,7 @@ void InFlight::wait_for_all() {
 
   std::exception_ptr first;
   for (const Failure& failure : failures) {
-    std::exception_ptr error = failure.error;
-    if (failure.checks)
-      if (std::optional<std::string> text = failure.checks->take_failure()) error = std::make_exception_ptr(InvalidArgument(*text));
+    const std::exception_ptr error = failure.checks ? failure.checks->take_failure() : failure.error;
     if (!error) continue;  // its reader has raised it
     if (first)
       ++more;

@@ -8,12 +8,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <vector>
 
+#include "ops/check.h"
 #include "pjrt/pjrt.h"
 
 namespace flambeau::runtime {
@@ -21,32 +21,32 @@ namespace flambeau::runtime {
 // The data-dependent checks of one launch.
 class LaunchChecks {
  public:
-  // `flags`: Pred, true where the check of that message failed.
-  LaunchChecks(std::unique_ptr<pjrt::Buffer> flags, std::shared_ptr<const std::vector<std::string>> messages);
+  // `flags`: Pred, true where the check that raises this error failed.
+  LaunchChecks(std::unique_ptr<pjrt::Buffer> flags, std::shared_ptr<const std::vector<ops::CheckError>> errors);
 
   // Whether nothing can come of them any more: they passed, or their failure has been raised.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   // Reads the flags, waiting for the launch, unless that is done. A launch that failed has no failed checks.
   void read();
-  // The first message of a failed check, once.
-  std::optional<std::string> take_failure();
+  // The error of the first failed check, once; afterwards null.
+  std::exception_ptr take_failure();
   bool before(const LaunchChecks& other) const { return number_ < other.number_; }
 
  private:
   std::mutex mutex_;
   std::unique_ptr<pjrt::Buffer> flags_;  // null: read
-  std::shared_ptr<const std::vector<std::string>> messages_;
-  std::optional<std::string> failure_;
+  std::shared_ptr<const std::vector<ops::CheckError>> errors_;
+  std::exception_ptr failure_;
   std::atomic<bool> settled_{false};
   const uint64_t number_;  // by launch
 };
 
 // The checks of all launches that a value comes from, in their order.
 using CheckList = std::vector<std::shared_ptr<LaunchChecks>>;
-// Waits for them, and raises those that failed (InvalidArgument).
+// Waits for them, and raises those that failed: OutOfRange for indices, else InvalidArgument.
 void raise_failed(const CheckList& checks);
 
-// `text`, and how many failures there are beside it.
-std::string with_count(std::string text, size_t more);
+// Raises `error` as what it is, and says how many failures there are beside it.
+[[noreturn]] void raise_with_count(const std::exception_ptr& error, size_t more);
 
 }  // namespace flambeau::runtime

@@ -232,7 +232,7 @@ Lowered lower(const Trace& trace, std::span<const ValueId> outputs, std::span<co
   std::vector<Value> flags;
   for (const auto& check : checks.checks()) {
     flags.push_back(b.reshape(check.failed, {1}));
-    lowered.checks.push_back(check.message);
+    lowered.checks.push_back(check.error);
   }
   if (!flags.empty()) add_result(flags.size() == 1 ? flags[0] : b.concatenate(flags, 0), {});
   graph.set_results(std::move(results), std::move(signatures));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/check.h"
 #include "runtime/trace.h"
 
 namespace flambeau::runtime {
@@ -19,7 +20,7 @@ struct Lowered {
   std::unique_ptr<hlo::Graph> graph;
   std::vector<size_t> externals;  // of the trace, by parameter
   bool floats = false, integers = false, random = false;
-  std::vector<std::string> checks;  // messages, in the order of the flags
+  std::vector<ops::CheckError> checks;  // in the order of the flags
 };
 
 // `aliases`: (external of the trace, index into `outputs`) pairs that share a buffer. `shardings`: of each output, where the trace is for

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hlo/graph.h"
+#include "ops/check.h"
 #include "pjrt/pjrt.h"
 #include "runtime/array.h"
 
@@ -23,7 +24,7 @@ struct Program {
   std::vector<hlo::Type> outputs;                // of the wanted values; those without elements are not among the results
   std::vector<hlo::Sharding> shardings;          // of the outputs, with a mesh
   bool floats = false, integers = false, random = false;
-  std::shared_ptr<const std::vector<std::string>> checks;  // messages; null: none
+  std::shared_ptr<const std::vector<ops::CheckError>> checks;  // null: none
 };
 
 }  // namespace flambeau::runtime

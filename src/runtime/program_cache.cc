@@ -102,7 +102,7 @@ std::shared_ptr<const Program> ProgramCache::compile(const Trace& trace, std::sp
   program->floats = lowered.floats;
   program->integers = lowered.integers;
   program->random = lowered.random;
-  if (!lowered.checks.empty()) program->checks = std::make_shared<const std::vector<std::string>>(std::move(lowered.checks));
+  if (!lowered.checks.empty()) program->checks = std::make_shared<const std::vector<ops::CheckError>>(std::move(lowered.checks));
   counters_.programs_compiled.fetch_add(1, std::memory_order_relaxed);
   counters_.compile_microseconds +=
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();

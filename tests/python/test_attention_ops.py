@@ -7,10 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-
-def close(got, want, **tolerances):
-    assert got.device.type == "tpu"
-    torch.testing.assert_close(got.cpu(), want, **tolerances)
+from tensors import same
 
 
 def attention_cases():
@@ -59,25 +56,25 @@ def forward_and_backward(device, q, k, v, options):
 def test_attention(case):
     q, k, v, options = case
     for got, want in zip(forward_and_backward("tpu", q, k, v, options), forward_and_backward("cpu", q, k, v, options), strict=True):
-        close(got, want, rtol=1e-4, atol=1e-5)
+        same(got, want, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = {
-    "head sizes": ((3, 5, 8), (3, 7, 6), (3, 7, 6), {}),
-    "heads that differ": ((2, 6, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), {}),
-    "groups that do not divide": ((2, 6, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), {"enable_gqa": True}),
-    "mask and causal": ((3, 5, 8), (3, 7, 8), (3, 7, 8), {"is_causal": True, "attn_mask": torch.ones(5, 7, dtype=torch.bool)}),
-    "mask": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), {"attn_mask": torch.ones(4, 7)}),
-    "1-D": ((8,), (7, 8), (7, 8), {}),
+    "head sizes": ((3, 5, 8), (3, 7, 6), (3, 7, 6), {}, "first two dimensions of batch2 tensor to be: .3, 8. but got: .3, 6."),
+    "heads that differ": ((2, 6, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), {}, r"size of tensor a \(6\) must match the size of tensor b \(2\)"),
+    "groups that do not divide": ((2, 6, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), {"enable_gqa": True}, "Number of heads in key and value must divide"),
+    "mask and causal": ((3, 5, 8), (3, 7, 8), (3, 7, 8), {"is_causal": True, "attn_mask": torch.ones(5, 7, dtype=torch.bool)},
+                        "attn_mask should not be set when is_causal=True"),
+    "mask": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), {"attn_mask": torch.ones(4, 7)}, r"size of tensor a \(\d\) must match the size of tensor b"),
+    "1-D": ((8,), (7, 8), (7, 8), {}, "at least 2 dimensional"),
 }
 
 
-@pytest.mark.parametrize("q, k, v, options", REFUSED.values(), ids=REFUSED.keys())
-def test_what_the_cpu_refuses_is_refused(q, k, v, options):
+@pytest.mark.parametrize("q, k, v, options, words", REFUSED.values(), ids=REFUSED.keys())
+def test_what_the_cpu_refuses_is_refused(q, k, v, options, words):
     for device in ("cpu", "tpu"):
-        there = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-        with pytest.raises(RuntimeError):
-            F.scaled_dot_product_attention(*(torch.randn(s).to(device) for s in (q, k, v)), **there)
+        with pytest.raises(RuntimeError, match=words):
+            F.scaled_dot_product_attention(*(torch.randn(s).to(device) for s in (q, k, v)), **moved(options, device))
 
 
 def test_dropout_drops_and_scales():
@@ -94,7 +91,7 @@ def test_dropout_drops_and_scales():
 def test_a_chosen_implementation_is_taken():
     q, k, v, options = CASES["4-D causal"]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        close(F.scaled_dot_product_attention(q.to("tpu"), k.to("tpu"), v.to("tpu"), **options),
+        same(F.scaled_dot_product_attention(q.to("tpu"), k.to("tpu"), v.to("tpu"), **options),
               F.scaled_dot_product_attention(q, k, v, **options), rtol=1e-4, atol=1e-5)
 
 
@@ -129,10 +126,10 @@ def test_multihead_attention(masks, train):
             there = x.to("tpu")
             got = module(there, there, there, **moved(masks, "tpu"), **weights)
             module.to("cpu")
-        close(got[0], want[0], rtol=1e-4, atol=1e-5)
+        same(got[0], want[0], rtol=1e-4, atol=1e-5)
         assert (got[1] is None) == (want[1] is None)
         if want[1] is not None:
-            close(got[1], want[1], rtol=1e-4, atol=1e-5)
+            same(got[1], want[1], rtol=1e-4, atol=1e-5)
 
 
 def test_attention_to_another_sequence():
@@ -141,7 +138,7 @@ def test_attention_to_another_sequence():
         module = torch.nn.MultiheadAttention(8, 2, **options).eval()
         q, k, v = torch.randn(4, 3, 8), torch.randn(6, 3, options.get("kdim", 8)), torch.randn(6, 3, options.get("vdim", 8))
         want = module(q, k, v)[0].detach()
-        close(module.to("tpu")(q.to("tpu"), k.to("tpu"), v.to("tpu"))[0].detach(), want, rtol=1e-4, atol=1e-5)
+        same(module.to("tpu")(q.to("tpu"), k.to("tpu"), v.to("tpu"))[0].detach(), want, rtol=1e-4, atol=1e-5)
 
 
 ENCODERS = {
@@ -170,8 +167,8 @@ def test_transformer_encoder_in_eval_mode(options, masks):
             x = x.transpose(0, 1)
         want = encoder(x, **masks)
         there = {name: mask.to("tpu") for name, mask in masks.items()}
-        close(encoder.to("tpu")(x.to("tpu"), **there), want, rtol=1e-4, atol=1e-5)
-        close(nested.to("tpu")(x.to("tpu"), **there), want, rtol=1e-4, atol=1e-5)
+        same(encoder.to("tpu")(x.to("tpu"), **there), want, rtol=1e-4, atol=1e-5)
+        same(nested.to("tpu")(x.to("tpu"), **there), want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_whole_transformer():
@@ -189,8 +186,8 @@ def test_a_whole_transformer():
         model.to("tpu")
         got = model(source.to("tpu"), target.to("tpu"), tgt_mask=mask.to("tpu"))
         got.sum().backward()
-        close(got.detach(), want.detach(), rtol=1e-4, atol=1e-5)
+        same(got.detach(), want.detach(), rtol=1e-4, atol=1e-5)
         for name, p in model.named_parameters():
-            close(p.grad, grads[name], rtol=1e-3, atol=1e-4)
+            same(p.grad, grads[name], rtol=1e-3, atol=1e-4)
         model.zero_grad()
         model.to("cpu")

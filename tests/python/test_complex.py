@@ -9,12 +9,6 @@ Z = torch.complex(torch.linspace(-2, 3, 12).reshape(3, 4), torch.linspace(1, -4,
 W = torch.complex(torch.linspace(0, 1, 12).reshape(3, 4), torch.linspace(5, 2, 12).reshape(3, 4))
 
 
-def on(device, value):
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return value
-
-
 def assert_same(got, want):
     if isinstance(want, torch.Tensor):
         assert got.device.type == "tpu" and got.dtype == want.dtype
@@ -129,7 +123,7 @@ SCALARS = {
     "of the CPU": lambda z, r: (z + torch.tensor(C), r * torch.tensor(1j)),
     "lerp": lambda z, r: torch.lerp(z, z + 1, C),
     "arithmetic in place": lambda z, r: z.mul_(1j).add_(C).div_(C),
-    "sum": lambda z, r: (z * 1j).sum().item() == (z * 1j).sum().item(),
+    "sum": lambda z, r: (z * 1j).sum(),
 }
 
 

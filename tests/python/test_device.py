@@ -6,14 +6,7 @@ import sys
 import pytest
 import torch
 
-
-def tpu(x):
-    return x.to("tpu")
-
-
-def same(got, want):
-    assert got.device.type == "tpu"
-    torch.testing.assert_close(got.cpu(), want)
+from tensors import X, Y, same, tpu
 
 
 def test_first_lines_of_a_new_user(root):
@@ -53,8 +46,6 @@ print((x + 1).sum().item())
 
 # ---- the forms of an op: functional, in place, out, on views ------------------------------------------------------------
 
-X = torch.linspace(-2, 3, 12).reshape(3, 4)
-Y = torch.linspace(1, 4, 12).reshape(3, 4)
 FORMS = [
     ("add", (Y,), {"alpha": 2.5}),
     ("add", (3,), {}),
@@ -82,13 +73,9 @@ FORMS = [
 ]
 
 
-def moved(value):
-    return tpu(value) if isinstance(value, torch.Tensor) else value
-
-
 @pytest.mark.parametrize("name, arguments, options", FORMS, ids=[f"{f[0]}-{i}" for i, f in enumerate(FORMS)])
 def test_forms(name, arguments, options):
-    there = [moved(a) for a in arguments]
+    there = [tpu(a) for a in arguments]
     functional = getattr(torch, name, None)
     if functional and name not in ("fill", "zero"):
         want = functional(X, *arguments, **options)
@@ -160,11 +147,11 @@ def test_refused(call, error, words):
 
 def test_index_out_of_range_is_raised_at_the_next_wait_or_at_once_in_debug_mode():
     table, index = tpu(X), tpu(torch.tensor([0, 5]))
-    with pytest.raises((RuntimeError, ValueError), match="range|bounds"):
-        table.index_select(0, index)
+    table.index_select(0, index)
+    with pytest.raises(IndexError, match="index out of range in self"):
         torch.tpu.synchronize()
     with torch.tpu.eager_mode("debug"):
-        with pytest.raises((RuntimeError, ValueError), match="range|bounds"):
+        with pytest.raises(IndexError, match="index out of range in self"):
             torch.nn.functional.embedding(index, table)
     torch.tpu.synchronize()
     with pytest.raises(NotImplementedError, match="defer_and_fuse"):
@@ -262,12 +249,7 @@ def test_training_equals_the_cpu(make):
         torch.testing.assert_close(got_state[name].cpu(), value, rtol=1e-4, atol=1e-5)
 
 
-def test_tensors_travel(tmp_path):
+def test_tensors_are_shown_and_compared():
     x = tpu(X)
-    torch.save({"x": x}, tmp_path / "x.pt")
-    same(torch.load(tmp_path / "x.pt")["x"], X)
-    import copy
-
-    same(copy.deepcopy(x), X)
-    assert "device=.tpu:0." in repr(x).replace(chr(39), ".")
-    assert torch.equal(x, x.clone()) and x.tolist() == X.tolist()
+    assert "device='tpu:0'" in repr(x)
+    assert torch.equal(x, x.clone()) and not torch.equal(x, x + 1) and x.tolist() == X.tolist()

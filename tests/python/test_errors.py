@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.multiprocessing
 
-X = torch.linspace(-2, 3, 12).reshape(3, 4)
+from tensors import X
+
 FAR = 2**40
 
 # ---- sizes ------------------------------------------------------------------------------------------------------------------
@@ -141,6 +142,59 @@ def test_errors_are_of_pytorchs_class(call):
     assert type(got.value) is type(want.value), got.value
 
 
+# What only the data tells: the program finds it, and whoever waits for the program or reads its results is told. On the CPU the op itself.
+FAR_ROW, FAR_PLACES = torch.tensor([7]), torch.full((3, 4), 7)
+DATA = {
+    "index_select": lambda x, row, places: x.index_select(0, row),
+    "x[i]": lambda x, row, places: x[row],
+    "x[i] = y": lambda x, row, places: x.index_put((row,), x[0]),
+    "take": lambda x, row, places: x.take(row * 3),
+    "put": lambda x, row, places: x.put(row * 3, x[0, :1]),
+    "embedding": lambda x, row, places: torch.nn.functional.embedding(row, x),
+    "index_add": lambda x, row, places: x[0].index_add(0, row, x[0, :1]),
+    "index_add of rows": lambda x, row, places: x.index_add(0, row, x[:1]),
+    "index_copy": lambda x, row, places: x.index_copy(0, row, x[:1]),
+    "index_fill": lambda x, row, places: x.index_fill(0, row, 1.0),
+    "target": lambda x, row, places: torch.nn.functional.cross_entropy(x, row.expand(3)),
+    "gather": lambda x, row, places: x.gather(0, places),
+    "scatter": lambda x, row, places: x.scatter(0, places, x),
+    "scatter_add": lambda x, row, places: x.scatter_add(0, places, x),
+    "one_hot": lambda x, row, places: torch.nn.functional.one_hot(row, 3),
+    "unpooled": lambda x, row, places: torch.nn.functional.max_unpool2d(x[None, None, :2, :2], places[None, None, :2, :2] * 9, 2),
+    "repeated": lambda x, row, places: x.repeat_interleave(row.expand(3), 0, output_size=3),
+    "masked_scatter": lambda x, row, places: x.masked_scatter(places > 0, x[0]),
+    "division": lambda x, row, places: row // (row - 7),
+    "probabilities": lambda x, row, places: torch.multinomial(x - 9, 2),
+    "targets of a loss": lambda x, row, places: torch.nn.functional.binary_cross_entropy(x + 9, x),
+}
+READS = {"a wait": lambda y: torch.tpu.synchronize(), "PyTorch's wait": lambda y: torch.accelerator.synchronize(), "a copy": lambda y: y.cpu()}
+
+
+@pytest.mark.parametrize("call", DATA.values(), ids=DATA.keys())
+def test_errors_of_data_are_of_pytorchs_class(call):
+    with pytest.raises(Exception) as want:
+        call(X.clone(), FAR_ROW, FAR_PLACES)
+    there = [t.to("tpu") for t in (X, FAR_ROW, FAR_PLACES)]
+    for read in READS.values() if call is DATA["index_select"] else [READS["a wait"]]:
+        result = call(*there)
+        with pytest.raises(Exception) as got:
+            read(result)
+        assert type(got.value) is type(want.value), got.value
+        torch.tpu.synchronize()  # it was raised once
+    with torch.tpu.eager_mode("debug"), pytest.raises(type(want.value)):
+        call(*there)
+
+
+def test_the_first_of_several_errors_of_data_keeps_its_class():
+    x, row, places = (t.to("tpu") for t in (X, FAR_ROW, FAR_PLACES))
+    x[row], x.gather(0, places)
+    with pytest.raises(IndexError, match="and 1 more failure since the last wait"):
+        torch.tpu.synchronize()
+    x.gather(0, places), x[row]
+    with pytest.raises(RuntimeError, match="and 1 more failure since the last wait"):
+        torch.tpu.synchronize()
+
+
 def test_errors_say_the_op_its_arguments_and_the_users_line():
     x = X.to("tpu")
     with pytest.raises(RuntimeError) as error:
@@ -162,7 +216,7 @@ def test_errors_say_the_op_its_arguments_and_the_users_line():
     with pytest.raises(RuntimeError) as error:
         Backward.apply(x.detach().requires_grad_()).sum().backward()
     assert "aten::mm" in str(error.value) and "test_errors.py:" in str(error.value)
-    with torch.tpu.eager_mode("debug"), pytest.raises(RuntimeError, match="out of range") as error:
+    with torch.tpu.eager_mode("debug"), pytest.raises(IndexError, match="out of range") as error:
         x.index_select(0, torch.tensor([7], device="tpu"))
     assert "aten::index_select" in str(error.value) and "test_errors.py:" in str(error.value)
 

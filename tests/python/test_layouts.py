@@ -217,23 +217,24 @@ def test_cpu_and_tpu_indices_together():
     torch.testing.assert_close(y.grad.cpu(), x.grad)
 
 
+TWO_DEVICES = "at least two devices, tpu:0 and cpu!"
 DEVICES_MIXED = {
-    "a tpu index of a CPU tensor": lambda x, i: X[i.to("tpu")],
-    "a CPU value": lambda x, i: x.index_put_((i,), X[i]),
-    "gather": lambda x, i: x.gather(0, i[:, None, None]),
-    "index_select": lambda x, i: x.index_select(0, i),
-    "embedding": lambda x, i: F.embedding(i, x[0]),
-    "scatter": lambda x, i: x.scatter(0, i[:, None, None], 1.0),
-    "out of range": lambda x, i: x[i + 5].sum().item(),
-    "mask of another size": lambda x, i: x[torch.ones(2, dtype=torch.bool)],
-    "too many": lambda x, i: x[i, i, i, i],
-    "float": lambda x, i: x[i.float()],
+    "a tpu index of a CPU tensor": (lambda x, i: X[i.to("tpu")], RuntimeError, TWO_DEVICES),
+    "a CPU value": (lambda x, i: x.index_put_((i,), X[i]), RuntimeError, TWO_DEVICES),
+    "gather": (lambda x, i: x.gather(0, i[:, None, None]), RuntimeError, TWO_DEVICES),
+    "index_select": (lambda x, i: x.index_select(0, i), RuntimeError, TWO_DEVICES),
+    "embedding": (lambda x, i: F.embedding(i, x[0]), RuntimeError, TWO_DEVICES),
+    "scatter": (lambda x, i: x.scatter(0, i[:, None, None], 1.0), RuntimeError, TWO_DEVICES),
+    "out of range": (lambda x, i: x[i + 5].sum().item(), IndexError, "out of bounds for dimension 0 with size 3"),
+    "mask of another size": (lambda x, i: x[torch.ones(2, dtype=torch.bool)], IndexError, "shape of the mask .2. at index 0 does not match"),
+    "too many": (lambda x, i: x[i, i, i, i], IndexError, "too many indices for tensor of dimension 3"),
+    "float": (lambda x, i: x[i.float()], IndexError, "must be long, int, byte or bool"),
 }
 
 
-@pytest.mark.parametrize("call", DEVICES_MIXED.values(), ids=DEVICES_MIXED.keys())
-def test_other_mixtures_are_errors(call):
-    with pytest.raises((RuntimeError, IndexError, ValueError)):
+@pytest.mark.parametrize("call, error, words", DEVICES_MIXED.values(), ids=DEVICES_MIXED.keys())
+def test_other_mixtures_are_errors(call, error, words):
+    with pytest.raises(error, match=words):
         call(X.to("tpu"), I.abs())
 
 
