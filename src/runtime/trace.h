@@ -140,7 +140,7 @@ class Trace {
   // Records a call of another trace again, its values renamed by `ids`, which gains the new outputs.
   void append_copy(const Call& call, std::unordered_map<ValueId, ValueId>& ids);
   // Makes this trace's random positions those of `other`, from which calls are copied.
-  void share_random(const Trace& other) { drawn_ = other.drawn_; }
+  void share_random(const Trace& other) { put_back(other.drawn_); }
   // In a loop's body: a value of the trace around it.
   ValueId value_of_outer(ValueId outer_value);
 
@@ -175,6 +175,8 @@ class Trace {
   // Reserves blocks of the random stream; gives their distance from the trace's base offset.
   uint64_t draw(uint64_t blocks) { return std::exchange(drawn_, drawn_ + blocks); }
   uint64_t drawn() const { return drawn_; }
+  // Goes back, or on again, to where drawn() once was: what is drawn next is the same again.
+  void put_back(uint64_t drawn) { drawn_ = drawn; }
 
   // Structure, constants and types; not which storages.
   Key key() const;
