@@ -39,6 +39,9 @@ def pytest_runtest_logreport(report):
         skipped[report.nodeid] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
+pytest_collectreport = pytest_runtest_logreport  # of whole files
+
+
 def pytest_sessionfinish(session, exitstatus):
     """A test that is skipped and not in the list of tests/skips.py fails the run."""
     if skips.unexpected(skipped) and exitstatus == pytest.ExitCode.OK:

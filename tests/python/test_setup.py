@@ -215,10 +215,13 @@ def test_a_skipped_test_fails_the_run(tmp_path):
         "tests/python/test_plan.py::test_search: none"]
 
     (tmp_path / "test_it.py").write_text("import pytest\ndef test_a():\n    pytest.skip('why not')\ndef test_b():\n    pass\n")
+    (tmp_path / "test_whole.py").write_text("import pytest\npytest.importorskip('nothing_of_that_name')\n")
     (tmp_path / "conftest.py").write_text((ROOT / "tests/python/conftest.py").read_text().replace(
         "ROOT = pathlib.Path(__file__).resolve().parents[2]", f"ROOT = pathlib.Path({str(ROOT)!r})"))
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path], text=True, capture_output=True)
-    assert run.returncode == 1 and "not in the list of tests/skips.py: test_it.py::test_a: Skipped: why not" in run.stdout, run.stdout
+    assert run.returncode == 1, run.stdout
+    for line in ("test_it.py::test_a: Skipped: why not", "test_whole.py: Skipped: could not import 'nothing_of_that_name'"):
+        assert f"not in the list of tests/skips.py: {line}" in run.stdout, run.stdout
 
 
 def test_help_lists_every_target():
