@@ -66,6 +66,7 @@ class Captured:
         call = Call(args, kwargs)
         if all(t.device.type == "cpu" for t in call.tensors) if call.tensors else not _C.started():
             return self._fn(*args, **kwargs)  # nothing of it is on the device
+        call.check()
         found, match = self._find(call)
         if found is None or not found.accepted or self._always:
             return self._record(call, found)
@@ -126,13 +127,20 @@ class Call:
             leaves, self.spec = pytree.tree_flatten((args, kwargs))
             self.tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
             self.others = tuple((i, x) for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor))
-            for _, x in self.others:
-                if type(x).__module__ == "numpy":
-                    raise TypeError(f"[capture] expected tensors and plain values as arguments, got a numpy {type(x).__name__}, whose changes are "
-                                    "not seen; pass a tensor (torch.from_numpy(x).to('tpu')) or a number (x.item())")
         self.modes = (
             tuple(t.requires_grad for t in self.tensors), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
             torch.is_autocast_enabled("tpu"), torch.get_autocast_dtype("tpu"), torch.is_autocast_cache_enabled(), torch.get_default_device())
+
+    def check(self):
+        """Raises TypeError for what a program could not take."""
+        for _, x in self.others:
+            if type(x).__module__ == "numpy":
+                raise TypeError(f"[capture] expected tensors and plain values as arguments, got a numpy {type(x).__name__}, whose changes are "
+                                "not seen; pass a tensor (torch.from_numpy(x).to('tpu')) or a number (x.item())")
+        for x in self.tensors:
+            if type(x) not in (torch.Tensor, torch.nn.Parameter):
+                raise TypeError(f"[capture] expected plain tensors as arguments, got a {type(x).__name__}, whose class the program would not know; "
+                                "pass x.as_subclass(torch.Tensor)")
 
     def is_like(self, other):
         return (self.modes == other.modes and self.spec == other.spec and len(self.others) == len(other.others)

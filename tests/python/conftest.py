@@ -79,6 +79,14 @@ def flambeau(flambeau_path, tmp_path):
     return run
 
 
+def pythons(*runs):
+    """Runs several Pythons side by side, each a (code, variables of the environment). Gives (exit code, standard output, standard error) of each."""
+    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **own})
+                 for code, own in runs]
+    outputs = [process.communicate(timeout=600) for process in processes]
+    return [(process.returncode, *output) for process, output in zip(processes, outputs)]
+
+
 def inspect_program(text: str, path: pathlib.Path, *args: str, code: int = 0):
     """What `inspect_program` says of a StableHLO text, which is written to `path`; with `code` 2, what it wrote to standard error."""
     program = ROOT / "build" / "inspect_program"

@@ -221,6 +221,8 @@ def test_what_is_refused():
     numpy = pytest.importorskip("numpy")
     with pytest.raises(TypeError, match="numpy ndarray"):
         double(numpy.ones(3))
+    with pytest.raises(TypeError, match="plain tensors as arguments, got a Masked"):
+        double(x.as_subclass(type("Masked", (torch.Tensor,), {})))
     with pytest.raises(TypeError, match="as results, got object"):
         flambeau.capture(lambda x: (x + 1, object()))(x)
     with pytest.raises(RuntimeError, match="read on the host"):

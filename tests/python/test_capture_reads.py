@@ -569,7 +569,8 @@ def random_numbers(device):
     return (lambda: x * draw()), {}
 
 
-OF_EACH_KIND = (closure, global_name, containers, attributes, named_attribute, defaults, toggling, carried, replaced_data, frozen, on_the_host, layer, modes)
+OF_EACH_KIND = (closure, global_name, containers, attributes, named_attribute, defaults, toggling, carried, replaced_data, frozen, on_the_host, layer,
+                modes)
 AT_EACH_CALL = {  # what changes, changes each time, or cannot be compared
     "counter": counter, "3rd": every(3), "5th": every(5), "7th": every(7), "iterator": iterator, "list": logged, "array": array,
     "context variable": context_variable, "thread": of_a_thread, "random numbers": random_numbers}

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from conftest import pythons
 from tensors import X, Y, same, tpu
 
 
@@ -19,9 +20,7 @@ def test_first_lines_of_a_new_user(root):
 
 def test_processes_end_well_after_a_backward():
     code = 'import torch; torch.ones(3, device="tpu", requires_grad=True).sum().backward()'
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-        assert (done.returncode, done.stderr) == (0, "")
+    assert pythons(*[(code, {})] * 3) == [(0, "", "")] * 3
 
 
 def test_a_forked_child_is_told_and_ends_well():

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.multiprocessing
 
+from conftest import pythons
 from tensors import X
 
 FAR = 2**40
@@ -356,11 +357,11 @@ def test_torch_imports_with_a_broken_extension(package, text, options):
 
 
 def test_torch_imports_where_the_device_cannot_start(tmp_path):
-    for variables, available in [({"FLAMBEAU_PLUGIN": "/nowhere/plugin.so"}, False), ({"FLAMBEAU_PLUGIN": __file__}, False),
-                                 ({"FLAMBEAU_SITE_PACKAGES": str(tmp_path)}, False), ({"HOME": "/nowhere"}, True)]:
-        code = SAYS + "; print(torch.accelerator.is_available())"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env={**os.environ, **variables})
-        assert (done.returncode, done.stdout) == (0, f"2.0 {available}\n{available}\n"), (variables, done.stderr)
+    cases = [({"FLAMBEAU_PLUGIN": "/nowhere/plugin.so"}, False), ({"FLAMBEAU_PLUGIN": __file__}, False),
+             ({"FLAMBEAU_SITE_PACKAGES": str(tmp_path)}, False), ({"HOME": "/nowhere"}, True)]
+    done = pythons(*((SAYS + "; print(torch.accelerator.is_available())", variables) for variables, _ in cases))
+    for (variables, available), (code, output, errors) in zip(cases, done, strict=True):
+        assert (code, output) == (0, f"2.0 {available}\n{available}\n"), (variables, errors)
 
 
 def test_a_forked_child_has_no_device():

@@ -70,6 +70,7 @@ OPS = {
     "two results": (torch.linalg.qr, X),
     "results by name": (torch.linalg.eigh, S),
     "shape by data": (lambda x: torch.unique(x.round(), return_counts=True), X),
+    "rows by data": (lambda x: torch.unique_consecutive(x.long()[[0, 0, 1]], return_inverse=True, return_counts=True, dim=0), X),
     "integers": (lambda x: torch.gcd(x.long(), x.long() + 6), X),
     "list of tensors": (lambda x: torch.block_diag(x, x), X),
     "view of a view": (lambda x: torch.special.bessel_j0(x.t()[1:3, ::2]), X),
