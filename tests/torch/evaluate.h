@@ -28,8 +28,9 @@ struct Outcome {
 Outcome on_cpu(const Call& call, bool exactly = false);
 // One program for all calls, which are expected to succeed.
 std::vector<Outcome> on_device(std::span<const Call> calls);
-// As eager mode runs it, with data-dependent checks raised by the call.
-Outcome on_device_at_once(const Call& call);
+// As eager mode runs it, with data-dependent checks raised by the call. What the device lacks runs on the CPU if it `may_fall_back`, or is a
+// NotImplementedError.
+Outcome on_device_at_once(const Call& call, bool may_fall_back = false);
 
 // The in-place and out forms of an op that have a kernel for the device.
 std::vector<c10::OperatorHandle> forms_of(const c10::OperatorHandle& functional);

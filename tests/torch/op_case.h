@@ -15,6 +15,7 @@
 // the answer is that of double precision.
 // Every call runs through PyTorch's dispatcher on tpu tensors, contiguous and strided ones in turn, with numbers that are part of the
 // program and such that are parameters of it, and beside it the op's in-place and out forms.
+// A NotImplementedError of the device's is agreement only where torch CPU raises too, or a case says that it `runs_on_cpu`.
 // The test fails for a row of the op table without a case.
 #pragma once
 
@@ -118,6 +119,7 @@ struct Options {
   DTypes dtypes = kAll;
   bool pairs = false;             // x and y take every pair of dtypes
   bool meta_only = false;         // random ops: compare shapes and dtypes, and that values are finite
+  bool runs_on_cpu = false;       // some of these dtypes the device does not have: they run on the CPU (device/fallback.h)
   std::vector<int> skip_outputs = {};  // outputs that PyTorch leaves unspecified
   // Tolerances wider than PyTorch's own, by dtype of the output; each must say why.
   struct Wider {
