@@ -34,6 +34,6 @@ ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout "$limi
 .venv/bin/python tests/skips.py "$folder/test_results" || status=$?
 if [ "$folder" = build ]; then
   # Both halves run, so that one look shows all that is wrong.
-  .venv/bin/python -m pytest tests/python -q || status=$?
+  .venv/bin/python -m pytest tests/python -q -n "${JOBS:-$(default_jobs)}" --dist loadfile --no-loadscope-reorder || status=$?
 fi
 exit "$status"

@@ -19,10 +19,11 @@ FLAMBEAU = ROOT / "build" / "flambeau"
 # Tests depend on nothing that somebody has set, cached or installed beside: no settings of other runs, no files of the user, and
 # no kernels but where a test asks for a Python that has JAX: that of `.venv-jax`, or the one that FLAMBEAU_PYTHON names (`make test`
 # names the former).
-JAX_PYTHON = pathlib.Path(os.environ.get("FLAMBEAU_PYTHON") or ROOT / ".venv-jax" / "bin" / "python")
+JAX_PYTHON = pathlib.Path(os.environ.get("JAX_PYTHON_OF_TESTS") or os.environ.get("FLAMBEAU_PYTHON") or ROOT / ".venv-jax" / "bin" / "python")
 SITE_PACKAGES = os.environ.get("FLAMBEAU_SITE_PACKAGES") or sysconfig.get_path("purelib")
 for name in [n for n in os.environ if re.match("(FLAMBEAU|XLA|JAX|TF|TPU|PJRT|LC|NO_COLOR|COLUMNS|LINES)(_|$)", n)]:
     del os.environ[name]
+os.environ["JAX_PYTHON_OF_TESTS"] = str(JAX_PYTHON)  # for the processes that pytest-xdist starts, which come here after this one
 HOME = tempfile.TemporaryDirectory(prefix="flambeau_home_")
 os.environ.update(FLAMBEAU_SITE_PACKAGES=SITE_PACKAGES, FLAMBEAU_PYTHON="/bin/false", HOME=HOME.name, XDG_CACHE_HOME=f"{HOME.name}/.cache",
                   LANG="C.UTF-8", TERM="dumb", HF_HUB_OFFLINE="1")
@@ -31,7 +32,15 @@ LIBTPU = pathlib.Path(SITE_PACKAGES, "libtpu", "libtpu.so")
 needs_libtpu = pytest.mark.skipif(not LIBTPU.exists(), reason=f"NOT TESTED, libtpu is not installed: there is no {LIBTPU}")
 needs_jax = pytest.mark.skipif(not JAX_PYTHON.exists(), reason=f"NOT TESTED, there is no JAX at {JAX_PYTHON}; run scripts/setup.sh jax")
 
+# Files that take longest, so that they do not come last where files run in parallel.
+LONGEST = ("test_loss_identity", "test_train", "test_docs", "test_plan", "test_train_reference", "test_mesh_programs", "test_attention")
+
 skipped = {}
+
+
+def pytest_collection_modifyitems(items):
+    names = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: names.get(item.path.stem, len(LONGEST)))
 
 
 def pytest_runtest_logreport(report):
