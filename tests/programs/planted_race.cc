@@ -25,12 +25,11 @@ TORCH_LIBRARY(planted, m) {
 
 int main() {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("planted::race", "");
-  const at::Tensor x = at::ones({1});
   std::atomic<int> waiting{2};
   const auto run = [&] {
     for (waiting.fetch_sub(1, std::memory_order_relaxed); waiting.load(std::memory_order_relaxed) > 0;) {
     }
-    torch::jit::Stack stack{x};
+    torch::jit::Stack stack{at::ones({1})};  // one of its own: whoever counts references to the same one waits for the other
     op.callBoxed(stack);
   };
   std::thread first(run), second(run);
