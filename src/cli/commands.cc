@@ -74,16 +74,21 @@ train::Config configure(const std::string& file, const std::vector<std::string>&
     }
   }
   train::check_config(config);
-  for (const std::string& line : train::keys_without_effect(config)) log_warning("{}", line);
   return config;
 }
 
+void warn_of_keys_without_effect(const train::Config& config) {
+  for (const std::string& line : train::keys_without_effect(config)) log_warning("{}", line);
+}
+
 int train(const train::Config& config) {
+  warn_of_keys_without_effect(config);
   const int signal = train::run(config);
   return signal == 0 ? 0 : 128 + signal;  // as shells have it
 }
 
 void check(const train::Config& config) {
+  warn_of_keys_without_effect(config);
   const auto model = train::make_configured_model(config);
   const train::Degrees degrees = train::configured_degrees(config, *model, train::assumed_devices(config));
   const train::Batching batching = train::batching(config, degrees.data_parallel());
@@ -92,7 +97,8 @@ void check(const train::Config& config) {
   const models::Sizes s = model->sizes();
   fmt::print("# sizes: layers {}, dim {}, heads {}, kv_heads {}, ffn_dim {}, vocab_size {}\n", s.layers, s.dim, s.heads, s.kv_heads, s.ffn_dim,
              s.vocab_size);
-  fmt::print("# parameters: {}\n", train::with_commas(parameters));
+  const int64_t frozen = parameters - model->parameters().trainable_elements();
+  fmt::print("# parameters: {}{}\n", train::with_commas(parameters), frozen > 0 ? fmt::format(", {} of them frozen", train::with_commas(frozen)) : "");
   const models::TokenFlops flops = model->flops_per_token(batching.context);
   fmt::print("# FLOPs a token: {:.6g} (causal {:.6g})\n", flops.standard, flops.causal);
   fmt::print("# tokens a step: {} = {} microbatches x {} sequences x {}\n", train::with_commas(batching.tokens_per_step()),

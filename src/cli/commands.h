@@ -14,6 +14,9 @@ namespace flambeau::cli {
 // the command's own ("--topology"): what is mistyped may have been meant for one of them.
 train::Config configure(const std::string& file, const std::vector<std::string>& overrides, const std::vector<std::string>& options = {});
 
+// A line of the log for each. A plan's report has them itself.
+void warn_of_keys_without_effect(const train::Config& config);
+
 // Trains. The exit code: 0, or 128 + a signal that ended the run.
 int train(const train::Config& config);
 

@@ -103,6 +103,7 @@ bool find_best(const plan::Planner& planner, const train::Config& config, const 
     Waiting waiting(fmt::format("searching for {}", planner.pod().spoken()));
     result = plan::search(planner, config, request.searching, waiting.progress());
   }
+  warn_of_keys_without_effect(config);
   if (!planner.compiles() && !request.options.analytic) log_warning("{}", planner.why_analytic());
   write_where_asked(request.json, plan::to_json(result));
   fmt::print("{}", plan::to_text(result));

@@ -259,6 +259,12 @@ int64_t Parameters::elements() const {
   return n;
 }
 
+int64_t Parameters::trainable_elements() const {
+  int64_t n = 0;
+  for (const Stored& s : stored_) n += s.traits.trainable ? s.elements() : 0;
+  return n;
+}
+
 std::vector<at::Tensor> Parameters::tensors() const {
   std::vector<at::Tensor> out;
   out.reserve(physical_.size());

@@ -49,9 +49,10 @@ struct Init {
 };
 
 struct Traits {
-  // Frozen: no gradient, no optimizer states. A checkpoint has it all the same.
+  // Frozen (model.freeze of the configuration): no gradient, no optimizer states. A checkpoint has it all the same.
   bool trainable = true;
-  // Not trained but updated by the step (Model::update_buffers), and no parameter to whoever counts them. Implies frozen.
+  // Not trained but updated by the step (Model::update_buffers), and no parameter to whoever counts them. Implies frozen. Models alone
+  // declare them; no key of the configuration does.
   bool buffer = false;
   // Of the values in memory. What is trained is float32.
   at::ScalarType dtype = at::kFloat;
@@ -133,6 +134,7 @@ class Parameters {
   auto end() const { return parameters_.end(); }
   size_t size() const { return parameters_.size(); }
   int64_t elements() const;  // of the parameters alone
+  int64_t trainable_elements() const;
   const Traits& traits(const Parameter& parameter) const { return stored_[parameter.stored].traits; }
 
   // ---- stored ----

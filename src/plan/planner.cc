@@ -123,6 +123,9 @@ Draft Planner::record(const train::Config& config) const {
   const train::Batching& batching = step.batching;
   Report& r = draft.report;
   r.config = config.path.string();
+  train::Config on_tpu = config;
+  on_tpu.device = "tpu";  // whatever would run here
+  r.warnings = train::keys_without_effect(on_tpu);
   r.model = config.model.name + " " + config.model.flavor;
   r.pod = pod_.spoken();
   r.device_kind = pod_.chip().device_kind;

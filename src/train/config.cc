@@ -111,6 +111,7 @@ const std::vector<Key>& table() {
       {"model.n_kv_heads", SLOT(model.overrides.n_kv_heads), "0: the flavour's", at_least(0)},
       {"model.ffn_dim", SLOT(model.overrides.ffn_dim), "0: the flavour's", at_least(0)},
 
+      {"model.freeze", SLOT(model.freeze), "parameters that are not trained: regular expressions that are searched for in their names, with commas between them", entries()},
       {"model.scan", SLOT(model.scan), "run the layers as one loop of the program: compile time does not grow with their number", any()},
       {"model.attention", SLOT(model.attention), "how attention is computed: dense (the scores of all pairs exist), chunked (a loop over blocks that holds no such square), flash (TPU kernels, made with JAX where it is installed, else chunked), or auto (dense for short rows on CPU, flash on TPU, else chunked)", one_of({"auto", "dense", "chunked", "flash"})},
       {"model.attention_block_q", SLOT(model.attention_block_q), "queries of a block of chunked or flash attention; with flash a multiple of 128 that divides the row; 0: chosen", at_least(0)},
@@ -496,6 +497,7 @@ void check_optimizer(const Config& config) {
 
 void check_config(const Config& config) {
   check_optimizer(config);
+  frozen_patterns(config);
   batching(config);  // with more ranks there are more conditions
   if (config.device == "cpu" && config.debug.virtual_devices > 1) {
     raise_in_config(config, fmt::format("debug.virtual_devices: expected 1 while device = \"cpu\" (plain PyTorch), got {}; set device = "
@@ -536,6 +538,25 @@ void check_config(const Config& config) {
     raise_in_config(config, "checkpoint.initial_load_path: expected a Hugging Face folder, got \"\"; "
                             "set it, or checkpoint.initial_load_in_hf = false");
   }
+}
+
+std::vector<std::string> frozen_patterns(const Config& config) {
+  std::vector<std::string> patterns;
+  if (trimmed(config.model.freeze).empty()) return patterns;
+  const auto refuse = [&](const std::string& pattern) {
+    raise_in_config(config, fmt::format("model.freeze: expected regular expressions with commas between them, got \"{}\"; write for "
+                                        "example \"tok_embeddings,norm\"", pattern));
+  };
+  for (const std::string& part : split(config.model.freeze, ',')) {
+    const std::string& pattern = patterns.emplace_back(trimmed(part));
+    if (pattern.empty()) refuse(pattern);  // it would match everything
+    try {
+      const std::regex compiles(pattern);
+    } catch (const std::regex_error&) {
+      refuse(pattern);
+    }
+  }
+  return patterns;
 }
 
 nn::AttentionOptions attention_options(const Config& config) {

@@ -35,6 +35,7 @@ struct Config {
   struct Model {
     std::string name = "llama3", flavor = "debug";
     models::Overrides overrides;
+    std::string freeze;
     bool scan = false;
     std::string attention = "auto";
     int64_t attention_block_q = 0, attention_block_kv = 0;
@@ -203,6 +204,8 @@ struct Batching {
 // The configuration says what a microbatch is for one rank; steps are the whole mesh's.
 Batching batching(const Config& config, int64_t data_parallel_degree = 1);
 
+// The patterns of model.freeze. InvalidArgument, led by the file, for what is no regular expression.
+std::vector<std::string> frozen_patterns(const Config& config);
 // What [model] says of attention.
 nn::AttentionOptions attention_options(const Config& config);
 // What [activation_checkpoint] says.

@@ -223,6 +223,69 @@ TEST(ParamGroups, TakePartsOfFusedTensors) {
   }
 }
 
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& t : tensors) bytes += t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+  return bytes;
+}
+
+// wq and wk lie in one tensor, and with layers as a loop all layers' do: momentum of one is momentum of all.
+TEST(ParamGroups, StateBytesAreThoseInMemory) {
+  for (const bool stacked : {false, true}) {
+    for (const char* pattern : {"wq", "layers\\.1\\.", "norm"}) {
+      for (const char* dtype : {"float32", "bfloat16"}) {
+        Config config;
+        config.optimizer.name = "SGD";
+        config.optimizer.state_dtype = dtype;
+        config.optimizer.param_groups = {{.pattern = pattern, .momentum = 0.9}};
+        config.model.freeze = "w2";
+        const auto model = models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48});
+        freeze_parameters(config, *model);
+        if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+        model->parameters().allocate(at::kCPU);
+        const Optimizer optimizer = make_optimizer(config, *model);
+        int64_t bytes = bytes_of(model->parameters().tensors());
+        for (const Optimizer::State& s : optimizer.states()) bytes += bytes_of(s.tensors);
+        EXPECT_EQ(state_bytes(config, *model), bytes) << pattern << stacked;
+      }
+    }
+  }
+}
+
+TEST(Freeze, TakesPatternsOfNames) {
+  const struct {
+    const char *patterns, *groups;
+    std::vector<const char*> parts;  // of the refusal; none: there is none
+  } cases[] = {
+      {"", "", {}},
+      {"norm, ^lm_head", "", {}},
+      {"norm,attention_norm", "", {}},
+      {"atention_nrom", "", {"c.toml: model.freeze", "\"atention_nrom\"", "did you mean layers.0.attention_norm.weight?"}},
+      {".", "", {"model.freeze", "leave a parameter"}},
+      {"wq", "", {"model.freeze", "{wq,wk,wv}", "one tensor"}},
+      {"norm", "norm", {"optimizer.param_groups", "\"norm\"", "that is trained", "got none"}},
+  };
+  for (const auto& c : cases) {
+    Config config;
+    config.path = "c.toml";
+    config.model.freeze = c.patterns;
+    if (*c.groups != '\0') config.optimizer.param_groups = {{.pattern = c.groups}};
+    const auto model = models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48});
+    try {
+      freeze_parameters(config, *model);
+      groups_of(config, *model);
+      EXPECT_TRUE(c.parts.empty()) << c.patterns;
+      for (const nn::Parameter& p : model->parameters()) {
+        const bool frozen = *c.patterns != '\0' && (p.name.find("norm") != std::string::npos || (p.name == "lm_head.weight" && std::string_view(c.patterns).ends_with("head")));
+        EXPECT_EQ(model->parameters().traits(p).trainable, !frozen) << p.name << " " << c.patterns;
+      }
+    } catch (const InvalidArgument& e) {
+      EXPECT_FALSE(c.parts.empty()) << e.what();
+      for (const char* part : c.parts) EXPECT_THAT(e.what(), HasSubstr(part));
+    }
+  }
+}
+
 TEST(ParamGroups, AResumedOptimizerIsTheSame) {
   const auto model = models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48});
   const auto described = [&](const Config::Optimizer& options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <set>
 #include <string_view>
 
 #include <fmt/ranges.h>
@@ -19,10 +20,21 @@ std::string nearest_name(std::string_view pattern, const std::vector<std::string
   return *std::ranges::min_element(names, {}, [&](const std::string& name) { return edit_distance(plain, name, /*within=*/true); });
 }
 
-std::vector<std::string> names_of(const models::Model& model) {
+// Indices of the parameters that are trained, and their names.
+struct Trained {
+  std::vector<size_t> indices;
   std::vector<std::string> names;
-  for (const nn::Parameter& p : model.parameters()) names.push_back(p.name);
-  return names;
+};
+
+Trained trained(const models::Model& model) {
+  const nn::Parameters& parameters = model.parameters();
+  Trained out;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters.traits(parameters.all()[i]).trainable) continue;
+    out.indices.push_back(i);
+    out.names.push_back(parameters.all()[i].name);
+  }
+  return out;
 }
 
 Algorithm algorithm_of(const std::string& name) {
@@ -36,12 +48,46 @@ std::string name_of_group(const Config& config, size_t group) {
 
 }  // namespace
 
-std::vector<size_t> groups_of(const Config& config, const models::Model& model) {
+// ---- which parameters ---------------------------------------------------------------------------------------------------------
+
+void freeze_parameters(const Config& config, models::Model& model) {
+  const std::vector<std::string> patterns = frozen_patterns(config);
+  if (patterns.empty()) return;
+  const std::vector<std::string> names = trained(model).names;
+  std::set<std::string> chosen;
+  for (const std::string& pattern : patterns) {
+    const std::regex regex(pattern);
+    bool found = false;
+    for (const std::string& name : names) {
+      if (!std::regex_search(name, regex)) continue;
+      chosen.insert(name);
+      found = true;
+    }
+    if (found) continue;
+    raise_in_config(config, fmt::format("model.freeze: expected pattern \"{}\" to match a parameter, got none; did you mean {}?", pattern,
+                                        nearest_name(pattern, names)));
+  }
+  if (chosen.size() == names.size()) {
+    raise_in_config(config, fmt::format("model.freeze: expected to leave a parameter that is trained, got patterns that match all {}; "
+                                        "remove one", names.size()));
+  }
   try {
-    return assign_groups(names_of(model), config.optimizer.param_groups);
+    model.parameters().freeze([&](const std::string& name) { return chosen.contains(name); });
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, fmt::format("model.freeze: {}", e.what()));
+  }
+}
+
+std::vector<size_t> groups_of(const Config& config, const models::Model& model) {
+  const Trained of_model = trained(model);
+  std::vector<size_t> out(model.parameters().size(), config.optimizer.param_groups.size());
+  try {
+    const std::vector<size_t> groups = assign_groups(of_model.names, config.optimizer.param_groups);
+    for (size_t k = 0; k < groups.size(); ++k) out[of_model.indices[k]] = groups[k];
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }
+  return out;
 }
 
 std::vector<size_t> assign_groups(const std::vector<std::string>& names, const std::vector<ParamGroup>& groups) {
@@ -61,7 +107,7 @@ std::vector<size_t> assign_groups(const std::vector<std::string>& names, const s
     }
     if (has_own) continue;
     if (taken.empty()) {
-      raise<InvalidArgument>("optimizer.param_groups: expected pattern \"{}\" to match a parameter, got none; did you mean {}?",
+      raise<InvalidArgument>("optimizer.param_groups: expected pattern \"{}\" to match a parameter that is trained, got none; did you mean {}?",
                              groups[g].pattern, nearest_name(groups[g].pattern, names));
     }
     raise<InvalidArgument>("optimizer.param_groups: expected pattern \"{}\" to match a parameter that earlier groups leave, got none: "
@@ -127,13 +173,16 @@ std::vector<std::vector<std::string>> state_names_of(const Config& config, const
 }
 
 int64_t state_bytes(const Config& config, const models::Model& model) {
-  const std::vector<std::vector<std::string>> states = state_names_of(config, model);
+  const std::vector<std::vector<std::string>> names = state_names_of(config, model);
   const nn::Parameters& parameters = model.parameters();
   const size_t state = c10::elementSize(optimizer_options(config.optimizer).state_dtype);
   int64_t bytes = 0;
-  for (size_t i = 0; i < states.size(); ++i) {
-    const nn::Parameter& p = parameters.all()[i];
-    bytes += p.elements() * static_cast<int64_t>(c10::elementSize(parameters.traits(p).dtype) + states[i].size() * state);
+  for (const nn::Physical& p : parameters.physical()) {
+    std::set<std::string> states;  // each is as large as the tensor, whichever of its parameters needs it
+    for (const size_t row : p.rows)
+      for (const size_t i : parameters.stored()[row].parameters) states.insert(names[i].begin(), names[i].end());
+    const int64_t elements = std::ssize(p.rows) * parameters.stored()[p.rows.front()].elements();
+    bytes += elements * static_cast<int64_t>(c10::elementSize(parameters.traits(p).dtype) + states.size() * state);
   }
   return bytes;
 }
@@ -192,7 +241,7 @@ void check_same_states(const Config& config, const models::Model& model, const s
     if (a.at("members") != b.at("members")) {
       refuse(pattern.empty() ? "parameters outside of optimizer.param_groups" : fmt::format("parameters of the group \"{}\"", pattern),
              fmt::format("{} of them", a.at("parameters").dump()), fmt::format("{} others", b.at("parameters").dump()),
-             "give optimizer.param_groups as they were");
+             "give optimizer.param_groups and model.freeze as they were");
     }
   }
 }
@@ -201,11 +250,11 @@ void check_same_states(const Config& config, const models::Model& model, const s
 
 std::string describe_optimizer(const Config& config, const models::Model& model) {
   const Config::Optimizer& o = config.optimizer;
-  const std::vector<size_t> groups = groups_of(config, model);
+  const std::vector<size_t> groups = groups_of(config, model), of_model = trained(model).indices;
   if (o.param_groups.empty()) return o.name;
   std::vector<std::string> parts;
   for (size_t g = 0; g <= o.param_groups.size(); ++g) {
-    const auto count = std::ranges::count(groups, g);
+    const auto count = std::ranges::count_if(of_model, [&](size_t i) { return groups[i] == g; });
     if (count == 0) continue;
     const bool other = g < o.param_groups.size() && o.param_groups[g].name.value_or(o.name) != o.name;
     parts.push_back(fmt::format("{}{}: {}", g < o.param_groups.size() ? o.param_groups[g].pattern : "others",

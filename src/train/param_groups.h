@@ -2,8 +2,8 @@
 // [optimizer].
 //
 // A pattern is a regular expression in ECMAScript's syntax, searched for in the name ("norm" matches "layers.0.ffn_norm.weight";
-// "^lm_head" and "bias$" are anchored). The first pattern that matches counts. A group must have parameters: one that matches none,
-// or none that earlier groups left, is a mistake and is refused.
+// "^lm_head" and "bias$" are anchored). The first pattern that matches counts. A group must have parameters that are trained: one that
+// matches none, or none that earlier groups left, is a mistake and is refused. model.freeze has patterns of the same kind.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,11 @@ namespace flambeau::train {
 // pattern that matches nothing, the nearest name.
 std::vector<size_t> assign_groups(const std::vector<std::string>& names, const std::vector<ParamGroup>& groups);
 
-// The index of each parameter's group, as assign_groups gives it. InvalidArgument, led by the file.
+// Freezes what model.freeze chooses, before layers are stacked. InvalidArgument, led by the file, for a pattern that matches no
+// parameter, with the nearest name, and for patterns that leave none to train.
+void freeze_parameters(const Config& config, models::Model& model);
+
+// The index of each parameter's group, as assign_groups gives it to those that are trained. InvalidArgument, led by the file.
 std::vector<size_t> groups_of(const Config& config, const models::Model& model);
 
 OptimizerOptions optimizer_options(const Config::Optimizer& options);
@@ -33,7 +37,8 @@ Optimizer make_optimizer(const Config& config, models::Model& model);
 // The names of each parameter's optimizer states; none for what is not trained.
 std::vector<std::vector<std::string>> state_names_of(const Config& config, const models::Model& model);
 
-// Bytes of the parameters and their optimizer states.
+// Bytes of the parameters and their optimizer states, as they lie in memory: a state that one part of a fused or stacked tensor needs
+// is there for the whole of it.
 int64_t state_bytes(const Config& config, const models::Model& model);
 
 // What a resumed run must have in common with the one that wrote a checkpoint, as JSON: the states' dtype; of each group its pattern,

@@ -32,8 +32,10 @@ Beginning choose_beginning(const Config& config) {
   const int64_t newest = steps.back();
   beginning.step = newest;
   beginning.went_back_to = checkpoint::went_back_to(beginning.folder->step_path(newest));
-  if (asked < 0 || asked == newest) return beginning;
   const bool on_command_line = config.from_command_line.contains("checkpoint.load_step");
+  // The same command line may come again when the run has gone further.
+  if (asked == newest && on_command_line) beginning.went_back_to = asked;
+  if (asked < 0 || asked == newest) return beginning;
   if (!on_command_line) {
     log_warning("continuing from step {}, the newest: checkpoint.load_step = {} in {} says where a run begins that has gone no further; to "
                 "go back, give --checkpoint.load_step {} on the command line", newest, asked, config.path.string(), asked);

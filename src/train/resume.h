@@ -2,8 +2,8 @@
 //
 // checkpoint.load_step in a file says where a run begins that has gone no further by itself: a run that is started again continues
 // its newest step, whatever the file says. On the command line it also sends a run back, and sets the checkpoints after that step
-// aside. The checkpoints that follow remember it, so that the same command line, given again by whatever restarts the run, continues
-// them and goes back no second time.
+// aside. The checkpoints that follow remember it, also where that step was the newest: the same command line, given again by whatever
+// restarts the run, continues them and goes back no second time.
 #pragma once
 
 #include <cstdint>

@@ -160,9 +160,13 @@ void restore_state(const checkpoint::State& state, const fs::path& where, const 
   }
 }
 
+void load_parameters(const fs::path& step_folder, models::Model& model) {
+  restore_parameters(checkpoint::load(step_folder).parameters, step_folder, model);
+}
+
 void load_initial(const Config& config, models::Model& model) {
   const fs::path path = config.checkpoint.initial_load_path;
-  if (!config.checkpoint.initial_load_in_hf) return restore_parameters(checkpoint::load(path).parameters, path, model);
+  if (!config.checkpoint.initial_load_in_hf) return load_parameters(path, model);
   const std::vector<at::Tensor> tensors = model.from_hugging_face(read_hugging_face(path));
   model.parameters().assign(model.parameters().tensors(), [&](size_t i) { return tensors[i]; });
 }

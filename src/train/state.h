@@ -19,7 +19,9 @@ checkpoint::State collect_state(const Config& config, const models::Model& model
 void restore_state(const checkpoint::State& state, const std::filesystem::path& where, const Config& config, models::Model& model,
                    Optimizer& optimizer, at::Device device);
 
-// Only the parameters, from a step folder of ours or a Hugging Face folder.
+// Only the parameters of a step's folder.
+void load_parameters(const std::filesystem::path& step_folder, models::Model& model);
+// The same from checkpoint.initial_load_path: a step folder of ours or a Hugging Face folder.
 void load_initial(const Config& config, models::Model& model);
 
 // Writes the model as a Hugging Face folder (model.safetensors, config.json), whole or not at all.

@@ -60,9 +60,10 @@ int64_t parameters_per_device(const nn::Parameters& parameters) {
 TableRows summary_rows(const Config& config, const models::Model& model, const SummaryFacts& facts) {
   TableRows rows;
   rows.emplace_back("mesh", mesh_text(facts.degrees));
-  const int64_t parameters = model.parameters().elements();
-  rows.emplace_back("parameters", fmt::format("{}, {} a device ({} {})", with_commas(parameters), with_commas(facts.parameters_per_device),
-                                              config.model.name, config.model.flavor));
+  const int64_t parameters = model.parameters().elements(), frozen = parameters - model.parameters().trainable_elements();
+  rows.emplace_back("parameters", fmt::format("{}, {} a device ({} {}){}", with_commas(parameters), with_commas(facts.parameters_per_device),
+                                              config.model.name, config.model.flavor,
+                                              frozen > 0 ? fmt::format(", {} frozen", with_commas(frozen)) : ""));
   rows.emplace_back("tokens a step", tokens_text(facts.batching, facts.degrees));
   rows.emplace_back("steps", fmt::format("{}, {} of them warm-up", with_commas(config.training.steps), with_commas(facts.warmup_steps)));
   rows.emplace_back("memory a device", facts.argument_bytes == 0

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <numbers>
 
@@ -19,22 +18,13 @@
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/step.h"
+#include "train/test_files.h"
 
 namespace flambeau::train {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-class FileTest : public testing::Test {
- protected:
-  FileTest() {
-    std::string name = (fs::temp_directory_path() / "flambeau-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~FileTest() override { fs::remove_all(folder_); }
-  fs::path folder_;
-};
 
 // ---- configuration ----------------------------------------------------------------------------------------------------------
 
@@ -65,6 +55,9 @@ TEST_F(ConfigTest, BadFilesAreRefusedInOneLineWithKeyAndRemedy) {
       {"[activation_checkpoint]\nselective_ops = [\"mm\", \"relou\"]\n", {"activation_checkpoint.selective_ops", "relou"}},
       {"[activation_checkpoint]\nselective_ops = [1]\n", {"activation_checkpoint.selective_ops", "array"}},
       {"[activation_checkpoint]\nmode = \"budget\"\n", {"activation_checkpoint.mode", "model.scan = true"}},
+      {"[model]\nfreeze = [\"norm\", \"(\"]\n", {"c.toml: model.freeze", "regular expressions", "got \"(\""}},
+      {"[model]\nfreeze = \"norm,\"\n", {"model.freeze", "got \"\""}},
+      {"[model]\nfreeze = true\n", {"c.toml:2", "model.freeze", "a list of texts"}},
       {"device = \"gpu\"\n", {"device", "tpu", "cpu"}},
       {"device = \"cpu\"\n[debug]\nvirtual_devices = 8\n", {"debug.virtual_devices", "expected 1", "got 8", "device = \"tpu\""}},
       {"[debug]\nvirtual_devices = 0\n", {"debug.virtual_devices", "at least 1"}},
@@ -120,6 +113,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   set_from_text(config, "lr_scheduler.decay_ratio", "0.5");
   set_from_text(config, "checkpoint.enable", "true");
   set_from_text(config, "optimizer.param_groups", R"([{pattern = '\.norm"', weight_decay = 0}, {pattern = "b", name = "Adam", lr = 1e-5, beta1 = 0.5, eps = 0.25}])");
+  set_from_text(config, "model.freeze", "norm, \\.w1");
   set_from_text(config, "sampling.prompt", "a \"b\"\n\\\x1b\x7f");
   set_from_text(config, "training.sequences_per_microbatch", "3");
   set_from_text(config, "training.sequences_per_train_step", "6");
@@ -130,6 +124,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
   EXPECT_EQ(to_toml(again), to_toml(config));
   EXPECT_EQ(batching(again).tokens_per_step(), 6 * 2048);
   EXPECT_EQ(again.training.steps, 7);
+  EXPECT_EQ(frozen_patterns(again), (std::vector<std::string>{"norm", "\\.w1"}));
   ASSERT_EQ(again.optimizer.param_groups.size(), 2);
   EXPECT_EQ(again.optimizer.param_groups[0].pattern, "\\.norm\"");
   EXPECT_EQ(again.optimizer.param_groups[0].weight_decay, 0);

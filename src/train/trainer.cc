@@ -62,7 +62,12 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
     raise_in_config(config, e.what());
   }
   model->set_attention(attention_options(config));
-  if (config.model.scan) model->run_layers_as_loop(keep_policy(config));
+  freeze_parameters(config, *model);
+  try {
+    if (config.model.scan) model->run_layers_as_loop(keep_policy(config));
+  } catch (const InvalidArgument& e) {
+    raise_in_config(config, e.what());
+  }
   if (model->vocabulary() < tokenizer_vocab) {
     raise_in_config(config, fmt::format("model.vocab_size: expected at least the {} tokens of data.tokenizer, got {}; set it to "
                                         "0 or {}", tokenizer_vocab, model->vocabulary(), (tokenizer_vocab + 63) / 64 * 64));
@@ -95,12 +100,31 @@ StepOptions step_options(const Config& config) {
 
 // ---- setting up -----------------------------------------------------------------------------------------------------------
 
+namespace {
+
+void export_model(const Config& config, const models::Model& model) {
+  const auto folder = std::filesystem::path(config.dump_folder) / "hugging_face";
+  export_hugging_face(folder, model);
+  log_info("Hugging Face folder {}", folder.string());
+}
+
+// On the CPU: a checkpoint of any mesh has whole parameters.
+void export_step(const Config& config, const std::filesystem::path& step_folder) {
+  const std::unique_ptr<models::Model> model = make_configured_model(config);
+  model->parameters().allocate(at::kCPU);
+  load_parameters(step_folder, *model);
+  export_model(config, *model);
+}
+
+}  // namespace
+
 int run(const Config& config) {
   check_config(config);
   Beginning beginning = choose_beginning(config);
   if (beginning.step.value_or(0) >= config.training.steps) {
-    log_info("Nothing to do: the run in {} has reached step {}, and training.steps is {}; raise it to go on", config.dump_folder,
+    log_info("Nothing to train: the run in {} has reached step {}, and training.steps is {}; raise it to go on", config.dump_folder,
              *beginning.step, config.training.steps);
+    if (config.checkpoint.last_save_in_hf) export_step(config, beginning.folder->step_path(*beginning.step));
     return 0;
   }
   return Trainer(config, std::move(beginning)).run();
@@ -355,11 +379,7 @@ int Trainer::finish(int signal) {
     fmt::print("{}\n", printable(config_.sampling.prompt + text));
     std::fflush(stdout);
   }
-  if (complete() && config_.checkpoint.last_save_in_hf) {
-    const auto folder = std::filesystem::path(config_.dump_folder) / "hugging_face";
-    export_hugging_face(folder, *model_);
-    log_info("Hugging Face folder {}", folder.string());
-  }
+  if (complete() && config_.checkpoint.last_save_in_hf) export_model(config_, *model_);
   print_stats("at the end");
   if (interrupted()) signal = received_signal();
   const std::string why = signal == 0 ? "Training completed" : fmt::format("Stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM");

@@ -41,7 +41,7 @@ Degrees configured_degrees(const Config& config, const models::Model& model, int
 StepOptions step_options(const Config& config);
 
 // Trains to the last step or to a signal, which is returned (0: none came). A run that has reached its last step before says so, and
-// nothing else happens. NonFiniteError when a step is not finite.
+// only writes what checkpoint.last_save_in_hf asks for. NonFiniteError when a step is not finite.
 int run(const Config& config);
 
 class Trainer {

@@ -152,7 +152,7 @@ def test_killed_run_continues_bit_for_bit(flambeau, flambeau_path, config, tmp_p
     inspected = flambeau("checkpoint", "killed/checkpoint/step-12")
     assert checksums(inspected.stdout) == checksums(whole.stderr)
     again = flambeau(*arguments, "--dump_folder", "killed").stderr  # nothing is loaded, compiled or evaluated for it
-    assert "Nothing to do: the run in killed has reached step 12, and training.steps is 12; raise it to go on" in again
+    assert "Nothing to train: the run in killed has reached step 12, and training.steps is 12; raise it to go on" in again
     assert "device:" not in again and "Training completed" not in again
 
 
@@ -210,6 +210,11 @@ def test_going_back_sets_later_checkpoints_aside(flambeau, config, tmp_path):
     assert "abandoned-step-4.2" not in names()
     # Another step is another wish.
     assert "Training starts at step 5" in flambeau(*arguments, "--training.steps", "6", "--checkpoint.load_step", "4").stderr
+    # The newest step is one to go back to when the run has gone further.
+    newest = [*arguments, "--checkpoint.load_step", "6"]
+    assert "Training starts at step 7" in flambeau(*newest, "--training.steps", "8").stderr
+    assert "Training starts at step 9" in flambeau(*newest, "--training.steps", "9").stderr
+    (folder / "step-9").rename(tmp_path / "step-9")
     (folder / "step-6").rename(folder / "step-9")
     assert "expected the state of step 9, got that of step 6" in flambeau(*arguments, code=2).stderr
 
@@ -250,6 +255,32 @@ def test_hugging_face_folder_goes_out_and_in(flambeau, config, tmp_path):
                       "a/hugging_face", "--checkpoint.initial_load_in_hf", HASH)
     assert not re.search("parameters [0-9a-f]{16}", flambeau("train", config, "--device", "cpu", "--training.steps", "1").stderr), "not asked for"
     assert checksums(first.stderr).split(",")[0] == checksums(second.stderr).split(",")[0]
+
+
+@pytest.mark.parametrize("layout", [[], ["--model.scan", "--debug.virtual_devices", "2"]])
+def test_a_finished_run_still_exports(flambeau, config, tmp_path, layout):
+    arguments = ["train", config, "--training.steps", "2", "--checkpoint.enable", *layout]
+    names = ["hugging_face/model.safetensors", "hugging_face/config.json"]
+    flambeau(*arguments, "--checkpoint.last_save_in_hf", "--dump_folder", "a")
+    flambeau(*arguments, "--dump_folder", "b")
+    again = flambeau(*arguments, "--checkpoint.last_save_in_hf", "--dump_folder", "b").stderr
+    assert "Nothing to train" in again and "Hugging Face folder b/hugging_face" in again and "device:" not in again
+    assert [(tmp_path / "a" / name).read_bytes() for name in names] == [(tmp_path / "b" / name).read_bytes() for name in names]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_frozen_stays(flambeau, config, device):
+    arguments = ["train", config, "--device", device, "--model.scan", "--checkpoint.enable", "--checkpoint.interval", "1", "--model.freeze", "norm,tok_embeddings"]
+    out = flambeau(*arguments, "--training.steps", "2").stderr
+    assert re.search(r"parameters +[\d,]+, .* 20,800 frozen", out), out  # 320 x 64 and five norms of 64
+    first, second = ({m[2]: m[1] for m in re.finditer(r"^([0-9a-f]{16})  (\S+)  ", flambeau("checkpoint", f"outputs/checkpoint/step-{n}").stdout, re.M)}
+                     for n in (1, 2))
+    assert first.keys() == second.keys()
+    same = {name for name in first if first[name] == second[name] and not name.startswith("rng.")}
+    assert same == {name for name in first if "norm" in name or "tok_embeddings" in name}
+    assert not any("exp_avg" in name for name in same)
+    message = flambeau(*arguments, "--training.steps", "3", "--model.freeze", "norm", code=2).stderr.splitlines()[-1]
+    assert "model.freeze as they were" in message
 
 
 def damage(tmp_path):
