@@ -3,7 +3,7 @@
 
     bench/compile_time.py [--layers 6,126] [--unrolled 6,12] [--rounds N] [--contenders flambeau,jax] [--quick] [--json FILE]
 
-The step is that of train_step.py: Llama 3, forward, loss, backward, clipping and AdamW in float32, each layer's activations made again
+The step is that of train_step.py: Llama 3, forward, loss, backward, clipping and AdamW in float32, each layer's activations recomputed
 in the backward pass. Widths are small: compile time depends on what the program says, not on the sizes in it. Each measurement is a
 process of its own, nothing compiled earlier is used, and contenders take turns. See README.md for how to read the numbers.
 """

@@ -33,7 +33,7 @@ json measure(const json& c, bool scan) {
       "llama3", "debug",
       {.vocab_size = c.at("vocab_size"), .n_layers = c.at("layers"), .dim = c.at("dim"), .n_heads = c.at("heads"),
        .n_kv_heads = c.at("kv_heads"), .ffn_dim = c.at("ffn_dim")});
-  if (scan) model->run_layers_as_loop(device::KeepPolicy{.kind = device::KeepPolicy::Kind::Full});
+  if (scan) model->run_layers_as_loop(device::CheckpointPolicy{.kind = device::CheckpointPolicy::Kind::Full});
   model->parameters().allocate(device);
   model->prepare(device, c.at("context"));
   train::Optimizer optimizer = train::make_optimizer({}, *model);

@@ -198,7 +198,7 @@ def compare(name, case, folder, options):
         raise BenchmarkError(f"{name}: the programs do not update the same state: {states[0]:,} and {states[1]:,} bytes a device")
     for who in ("flambeau", "jax"):
         if not result[who]["exact"]:
-            print(f"warning: {name}: not all loops of {who}'s program have a known number of turns: its work is a lower bound", flush=True)
+            print(f"warning: {name}: not all loops of {who}'s program have a known trip count: its work is a lower bound", flush=True)
         for remark in result[who]["remarks"]:
             print(f"warning: {name}, {who}: {remark}", flush=True)
     return result

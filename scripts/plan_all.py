@@ -178,7 +178,7 @@ def page(plans, reports):
     sources = sorted({r["source"] for r in reports if "source" in r})
     lines = ["# Plans of the bundled configurations", "",
              "Made by `make plan-all`: what the compiler for these TPUs, or the analytic mode, says of a training step, without a TPU. HBM is",
-             "of one device, bold where it does not fit; work is of one device and one step, with what is made again in the backward pass.",
+             "of one device, bold where it does not fit; work is of one device and one step, with what the backward pass recomputes.",
              "Times, and what is computed from them, are estimates. Attention is `chunked` where no Python with JAX makes kernels for it.",
              "[planning.md](planning.md) says how to read a plan.", "",
              f"Memory and work by: {'; '.join(sources) or 'nothing, all failed'}.", "",

@@ -73,7 +73,7 @@ const std::vector<std::pair<std::string, std::string>> kShort = {
     {"$p", "tensor<i1>"},
 };
 
-// Fully sharded data parallelism in small: six layers whose stacked weights are split by rows; each turn gathers one layer,
+// Fully sharded data parallelism in small: six layers whose stacked weights are split by rows; each iteration gathers one layer,
 // multiplies a batch that is split, and leaves that layer's gradient split by rows again.
 const std::string kFsdp = with(kShort, with({{"$split_w", sharded("6x512x512xbf16", R"([{}, {"fsdp"}, {}])")},
                                              {"$split_x", sharded("1024x512xbf16", R"([{"fsdp"}, {}])")},
@@ -144,7 +144,7 @@ TEST_P(Compilers, GatherLayersAndScatterTheirGradients) {
   }
 }
 
-// Five layers in each of three turns, and one more.
+// Five layers in each of three iterations, and one more.
 const std::string kNest = with(kShort, with({{"$split", sharded("256x256xf32", R"([{"a", "b"}, {}])")},
                                              {"$whole", sharded("256x256xf32", "[{}, {}]")},
                                              {"$t", "tensor<256x256xf32>"}},
@@ -287,7 +287,7 @@ TEST_P(Compilers, ReadAndWriteEachArrayOnce) {
   EXPECT_EQ(a.operations[0].bytes_written, kArray);
 }
 
-// Eight layers of 64 MiB, whole on every device. Each turn takes one off and puts one on a stack: of both it touches a slice.
+// Eight layers of 64 MiB, whole on every device. Each iteration takes one off and puts one on a stack: of both it touches a slice.
 const std::string kStack = with(kShort, with({{"$split_w", sharded("8x4096x4096xf32", R"([{}, {}, {}])")},
                                               {"$w", "tensor<8x4096x4096xf32>"},
                                               {"$one", "tensor<1x4096x4096xf32>"},

@@ -1,5 +1,5 @@
 """Causal attention in plain JAX that never holds the scores of a row: a running softmax over blocks of keys (Milakov and Gimelshein, 2018)
-and a backward pass that makes the scores again from their logsumexp (FlashAttention-2, Dao, 2023).
+and a backward pass that recomputes the scores from their logsumexp (FlashAttention-2, Dao, 2023).
 
 One scan goes through the pairs of a block of queries and one of keys that meet the diagonal or lie below it, so that what the mask
 leaves empty costs nothing. The form and the precision are those of src/ops/block_attention.cc. Legend: B batch, S sequence,

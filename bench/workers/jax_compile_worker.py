@@ -1,5 +1,5 @@
 """JAX's contender in bench/compile_time.py: `jax_compile_worker.py CASE scan|unrolled`. The step is that of jax_worker.py; only
-shapes are needed. Each layer is made again in the backward pass (jax.checkpoint), as Flambeau's contender does it."""
+shapes are needed. Each layer is recomputed in the backward pass (jax.checkpoint), as Flambeau's contender does it."""
 
 import dataclasses
 import json

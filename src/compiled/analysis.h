@@ -4,7 +4,7 @@
 //   for (const Collective& c : analysis.collectives) use(c.kind, c.bytes(), analysis.runs(c.loop));
 //
 // Shapes are one device's. A loop's trip count may be unknown (it depends on data); what it holds then counts as run once
-// a turn of what is around it, and exact() is false. Of a conditional all branches count.
+// an iteration of what is around it, and exact() is false. Of a conditional all branches count.
 #pragma once
 
 #include <cstdint>

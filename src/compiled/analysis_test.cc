@@ -298,7 +298,7 @@ TEST(Analysis, BoundsWhatTransfersAndTuplesSay) {
   EXPECT_THROW(analyze(parse_module(module({computation(1, {parameter(1, huge), sum}, 2)}, 1))), InvalidArgument);
 }
 
-// Begun in the entry, going on in a loop of six turns, waited for behind it; one that lies in the loop alone runs six times.
+// Begun in the entry, going on in a loop of six iterations, waited for behind it; one that lies in the loop alone runs six times.
 TEST(Analysis, CountsACollectiveThatSpansALoopOnce) {
   const std::string f32 = shape(kF32, {4}), state = tuple({shape(kS32)}), channel = integer_field(26, 5), other = integer_field(26, 6);
   const auto begins = [](const char* target) { return ProtoWriter().bytes(28, target).str(); };

@@ -85,7 +85,7 @@ class Evaluator {
     return value;
   }
 
-  // Until a turn brings no news: it only ever adds.
+  // Until an iteration brings no news: it only ever adds.
   Value run_loop(const Instruction& loop, Value state, int depth) {
     while (add(state, run(callee(module_, loop, 0), {state}, depth + 1))) {
     }
@@ -95,7 +95,7 @@ class Evaluator {
   // A tuple of tuples of one value is small as text and large when written out.
   void count(int64_t values) {
     visits_ += values;
-    if (visits_ > kMostVisits) raise<InvalidArgument>("[compiled.dependence] expected at most {} values in tuples and turns", kMostVisits);
+    if (visits_ > kMostVisits) raise<InvalidArgument>("[compiled.dependence] expected at most {} values in tuples and iterations", kMostVisits);
   }
 
   // `element`: the way to it, unchanged when this returns.

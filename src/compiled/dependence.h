@@ -17,7 +17,7 @@ struct Dependence {
   int64_t parameter = kNone;  // the number of the only one
 };
 
-// Of all values of the entry, of loops' bodies and of called computations, by value_name; of loops, after all turns. `bits`
+// Of all values of the entry, of loops' bodies and of called computations, by value_name; of loops, after all iterations. `bits`
 // are those of the entry's parameters, by number. What a fusion makes depends on all its operands. InvalidArgument for
 // programs beyond all measure.
 std::unordered_map<std::string, Dependence> dependence(const Module& module, const std::vector<uint32_t>& bits);

@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-// {counter, a, b, c}: a turn gives {counter + 1, a, a + b, b}; so c depends on what a and b are from the second turn on.
+// {counter, a, b, c}: an iteration gives {counter + 1, a, a + b, b}; so c depends on what a and b are from the second iteration on.
 TEST(Dependence, GoesThroughLoopsElementByElement) {
   const std::string f32 = shape(kF32, {4}), state = tuple({shape(kS32), f32, f32, f32});
   const Module m = parse_module(module(

@@ -57,19 +57,19 @@ class Finder {
 
   Place state_in(int loop, int64_t element) const { return {&bodies_[index(loop)], parameters_[index(loop)], {element}}; }
 
-  std::optional<Place> after_turn(int loop, int64_t element) {
+  std::optional<Place> after_iteration(int loop, int64_t element) {
     const Scope& body = bodies_[index(loop)];
     return parameters_[index(loop)] < 0 ? std::nullopt : origins_.follow({&body, body.computation.root, {element}});
   }
 
   bool is_invariant(int loop, int64_t element) {
-    const auto after = after_turn(loop, element);
+    const auto after = after_iteration(loop, element);
     return after && *after == state_in(loop, element);
   }
 
-  // Whether a turn replaces a slice of the element and leaves the rest.
+  // Whether an iteration replaces a slice of the element and leaves the rest.
   bool is_updated(int loop, int64_t element) {
-    const auto after = after_turn(loop, element);
+    const auto after = after_iteration(loop, element);
     if (!after || (**after).opcode != "dynamic-update-slice" || (**after).operands.empty()) return false;
     const auto base = origins_.follow({after->scope, (**after).operands[0], {}});
     return base && *base == state_in(loop, element);

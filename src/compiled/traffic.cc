@@ -24,7 +24,7 @@ bool renames(std::string_view opcode) { return is_one_of(opcode, {"bitcast", "ge
 bool keeps_places(std::string_view opcode) { return is_one_of(opcode, {"copy", "convert", "pad"}); }
 
 bool moves_nothing(const Instruction& i) {
-  // The ends of asynchronous operations count at their starts, a loop's turns where they run.
+  // The ends of asynchronous operations count at their starts, a loop's iterations where they run.
   if (i.opcode.ends_with("-done") || i.opcode.ends_with("-update") || renames(i.opcode)) return true;
   // A transfer between slices counts as what is sent.
   if (is_one_of(i.opcode, {"recv", "parameter", "constant", "after-all", "partition-id", "replica-id", "optimization-barrier",

@@ -8,7 +8,7 @@
 namespace flambeau::compiled {
 namespace {
 
-// element + offset, where `element` is one of the loop's state at the start of a turn; a constant when there is none.
+// element + offset, where `element` is one of the loop's state at the start of an iteration; a constant when there is none.
 struct Form {
   std::optional<int64_t> element;
   int64_t offset = 0;
@@ -52,14 +52,14 @@ class Follower {
     return form;
   }
 
-  // What the loop's state element is after a turn.
-  std::optional<Form> after_turn(const Scope& outer, int64_t element) {
+  // What the loop's state element is after an iteration.
+  std::optional<Form> after_iteration(const Scope& outer, int64_t element) {
     const Scope body{callee(module_, loop_, 0), &outer, &loop_};
     return follow(body, body.computation.root_instruction(), {element});
   }
 
   bool is_invariant(const Scope& outer, int64_t element) {
-    const auto form = after_turn(outer, element);
+    const auto form = after_iteration(outer, element);
     return form && form->element == element && form->offset == 0;
   }
 
@@ -148,8 +148,8 @@ std::optional<int64_t> as_count(__int128 count) {
   return static_cast<int64_t>(count);
 }
 
-// Turns while `value direction bound` holds and value grows by `step`.
-std::optional<int64_t> count_turns(__int128 value, __int128 step, __int128 bound, std::string_view direction) {
+// Iterations while `value direction bound` holds and value grows by `step`.
+std::optional<int64_t> count_iterations(__int128 value, __int128 step, __int128 bound, std::string_view direction) {
   if (direction == "GT" || direction == "GE") {  // the same, seen in a mirror
     value = -value;
     step = -step;
@@ -197,7 +197,7 @@ std::optional<int64_t> trip_count(const Module& module, const Scope& outer, cons
   auto side = [&](const Form& form) -> std::optional<Side> {
     if (!form.element) return Side{form.offset, 0};
     const auto before = follower.follow(outer, outer.at(loop.operands[0]), {*form.element});
-    const auto after = follower.after_turn(outer, *form.element);
+    const auto after = follower.after_iteration(outer, *form.element);
     if (!before || before->element || !after || after->element != form.element) return std::nullopt;
     int64_t start = 0;
     if (__builtin_add_overflow(before->offset, form.offset, &start)) return std::nullopt;
@@ -205,8 +205,8 @@ std::optional<int64_t> trip_count(const Module& module, const Scope& outer, cons
   };
   const auto left = side(comparison->left), right = side(comparison->right);
   if (!left || !right) return std::nullopt;
-  if (right->step == 0) return count_turns(left->start, left->step, right->start, comparison->direction);
-  if (left->step == 0) return count_turns(right->start, right->step, left->start, mirrored(comparison->direction));
+  if (right->step == 0) return count_iterations(left->start, left->step, right->start, comparison->direction);
+  if (left->step == 0) return count_iterations(right->start, right->step, left->start, mirrored(comparison->direction));
   return std::nullopt;
 }
 

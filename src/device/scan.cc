@@ -24,7 +24,7 @@ struct ScanCall {
   int64_t trip_count;
   size_t carry, stacked, constants;
   const ScanBody* body;
-  const KeepPolicy* policy;
+  const CheckpointPolicy* policy;
 };
 
 // One recording of the body: leaves that stand for its inputs, and the gradient with respect to them.
@@ -163,7 +163,7 @@ struct Scan : torch::autograd::Function<Scan> {
 }  // namespace
 
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy) {
+                             const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy) {
   for (const at::Tensor& s : stacked)
     if (s.dim() == 0 || s.size(0) != trip_count)
       raise<InvalidArgument>("[scan] expected stacked tensors of {} rows, got one of {}", trip_count, s.dim() == 0 ? 0 : s.size(0));

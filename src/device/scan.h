@@ -12,12 +12,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "runtime/keep_policy.h"
+#include "runtime/checkpoint_policy.h"
 
 namespace flambeau::device {
 
 // What the forward pass keeps for the backward one.
-using runtime::KeepPolicy;
+using runtime::CheckpointPolicy;
 
 // The carry's next values from (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read
 // tensors from outside that need no gradient; may not write to these, to the carry or to the rows.
@@ -27,6 +27,6 @@ using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, 
 // `stacked`: [trip_count, ...] each. `constants`: the same in each iteration, with gradients. Returns the last carry, whose shapes and
 // dtypes are those of `carry`.
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy);
+                             const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy);
 
 }  // namespace flambeau::device

@@ -17,10 +17,10 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kLayers = 5, kWidth = 6, kRows = 4;
-using Kind = KeepPolicy::Kind;
+using Kind = CheckpointPolicy::Kind;
 
-const KeepPolicy kFull{.kind = Kind::Full}, kSelective{.kind = Kind::Selective}, kNone{};
-const KeepPolicy kPolicies[] = {kFull,
+const CheckpointPolicy kFull{.kind = Kind::Full}, kSelective{.kind = Kind::Selective}, kNone{};
+const CheckpointPolicy kPolicies[] = {kFull,
                                 kSelective,
                                 {.kind = Kind::Selective, .ops = {"tanh"}},
                                 {.kind = Kind::Selective, .offload = true},
@@ -47,7 +47,7 @@ Tensors layer(const at::Tensor& index, const Tensors& carry, const Tensors& rows
 }
 
 // Loss, its gradients with respect to all inputs, and the integer carry.
-Tensors scan_gradients(const Tensors& in, const KeepPolicy& policy, const ScanBody& body = layer) {
+Tensors scan_gradients(const Tensors& in, const CheckpointPolicy& policy, const ScanBody& body = layer) {
   at::AutoGradMode enabled(true);
   Tensors leaves;
   for (const at::Tensor& t : in) leaves.push_back(t.detach().requires_grad_());
@@ -62,7 +62,7 @@ Tensors scan_gradients(const Tensors& in, const KeepPolicy& policy, const ScanBo
 
 TEST(Scan, EqualsALoopUnderEveryPolicy) {
   Tensors want = scan_gradients(inputs(at::kCPU), kNone);
-  for (const KeepPolicy& policy : kPolicies) {
+  for (const CheckpointPolicy& policy : kPolicies) {
     Capture capture("scan", [&](const Tensors& in) { return scan_gradients(in, policy); });
     capture.prepare(inputs(tpu()));
     Tensors got = capture(inputs(tpu()));
@@ -78,7 +78,7 @@ TEST(Scan, MakesTheSameRandomNumbersAgain) {
     return {std::get<0>(at::native_dropout(next[0], 0.5, true)), next[1]};
   };
   std::vector<Tensors> all;
-  for (const KeepPolicy& policy : {kFull, kPolicies[5], kNone}) {
+  for (const CheckpointPolicy& policy : {kFull, kPolicies[5], kNone}) {
     at::Generator generator = default_generator();
     generator.set_current_seed(5);
     Capture capture("noisy", [&](const Tensors& in) { return scan_gradients(in, policy, noisy); });
@@ -92,7 +92,7 @@ TEST(Scan, MakesTheSameRandomNumbersAgain) {
 
 // A loop without a gradient (the weight's largest singular value by power iteration) and a scan with one, within a layer.
 Tensors layer_with_loops(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants,
-                         const KeepPolicy& inner_policy, double dropout) {
+                         const CheckpointPolicy& inner_policy, double dropout) {
   at::Tensor w = rows[0].detach();
   at::Tensor v = loop(4, {at::ones({kWidth, 1}, w.options())}, [&](const at::Tensor&, const Tensors& c) -> Tensors {
     at::Tensor next = w.t().mm(w.mm(c[0]));
@@ -118,14 +118,14 @@ void expect_close(const Tensors& got, const Tensors& want) {
 }
 
 TEST(Scan, HoldsOtherLoops) {
-  const auto body = [](const KeepPolicy& inner, double dropout) -> ScanBody {
+  const auto body = [](const CheckpointPolicy& inner, double dropout) -> ScanBody {
     return [=](const at::Tensor& i, const Tensors& c, const Tensors& r, const Tensors& k) {
       return layer_with_loops(i, c, r, k, inner, dropout);
     };
   };
   const Tensors want = scan_gradients(inputs(at::kCPU), kNone, body(kNone, 0));
-  const KeepPolicy half{.kind = Kind::Budget};
-  const std::pair<KeepPolicy, KeepPolicy> policies[] = {{kNone, kFull}, {kFull, kNone}, {half, half}, {kSelective, kNone}};
+  const CheckpointPolicy half{.kind = Kind::Budget};
+  const std::pair<CheckpointPolicy, CheckpointPolicy> policies[] = {{kNone, kFull}, {kFull, kNone}, {half, half}, {kSelective, kNone}};
   Tensors noisy;
   for (const auto& [outer, inner] : policies) {
     SCOPED_TRACE(fmt::format("outer policy {}, inner {}", static_cast<int>(outer.kind), static_cast<int>(inner.kind)));
@@ -144,7 +144,7 @@ TEST(Scan, HoldsOtherLoops) {
 }
 
 TEST(Scan, MemoryFollowsThePolicy) {
-  auto kept = [](const KeepPolicy& policy) {
+  auto kept = [](const CheckpointPolicy& policy) {
     Capture capture("memory", [&](const Tensors& in) {
       at::AutoGradMode enabled(true);
       at::Tensor w = in[1].detach().requires_grad_();

@@ -58,9 +58,9 @@ class Model {
   nn::Parameters& parameters() { return parameters_; }
   const nn::Parameters& parameters() const { return parameters_; }
 
-  // How equal layers run within a captured step: as one loop, whose backward pass makes again what the policy does not keep, or
+  // How equal layers run within a captured step: as one loop, whose backward pass recomputes what the policy does not keep, or
   // (none) written out one after another. Layers of a loop lie stacked in memory, so this comes before parameters have values.
-  virtual void run_layers_as_loop(std::optional<device::KeepPolicy> policy) { scan_ = std::move(policy); }
+  virtual void run_layers_as_loop(std::optional<device::CheckpointPolicy> policy) { scan_ = std::move(policy); }
 
   // How attention is computed; Auto unless this is called.
   void set_attention(const nn::AttentionOptions& options) { attention_ = options; }
@@ -95,7 +95,7 @@ class Model {
 
  protected:
   nn::Parameters parameters_;
-  std::optional<device::KeepPolicy> scan_;
+  std::optional<device::CheckpointPolicy> scan_;
   nn::AttentionOptions attention_;
 };
 

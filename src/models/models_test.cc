@@ -66,7 +66,7 @@ TEST(Models, RefuseSizesThatDoNotFit) {
       {"llama3", "9B", {}, "model.flavor"},
       {"llama3", "debug", {.n_heads = 7}, "model.n_heads"},
       {"llama3", "debug", {.n_kv_heads = 3}, "model.n_kv_heads"},
-      {"llama3", "debug", {.dim = 24}, "model.n_heads"},  // heads of 3: RoPE turns pairs
+      {"llama3", "debug", {.dim = 24}, "model.n_heads"},  // heads of 3: RoPE rotates pairs
       {"llama3", "debug", {.n_layers = -1}, "model.n_layers"},
       {"qwen3", "debug", {.n_kv_heads = 3}, "model.n_kv_heads"},
   };
@@ -160,7 +160,7 @@ TEST(Models, NameTheAxesOfEveryParameter) {
 
 // Loss and gradients of one batch: those of logical parameters, on the CPU.
 // Undefined for those whose names have one of `frozen` in them.
-std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::KeepPolicy> loop,
+std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std::optional<device::CheckpointPolicy> loop,
                                      const std::vector<std::string>& frozen = {}) {
   const auto model = make_model(family, "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 48});
   model->parameters().freeze([&](const std::string& name) {
@@ -192,7 +192,7 @@ std::vector<at::Tensor> gradients_of(const char* family, at::Device device, std:
 }
 
 TEST(Models, AreTheSameOnEveryMesh) {
-  const device::KeepPolicy full{.kind = device::KeepPolicy::Kind::Full};
+  const device::CheckpointPolicy full{.kind = device::CheckpointPolicy::Kind::Full};
   for (const char* family : {"llama3", "qwen3"}) {
     const std::vector<at::Tensor> expected = gradients_of(family, at::kCPU, {});
     for (const spmd::Degrees& degrees : {spmd::Degrees{.shard = 4}, {.tensor = 4}, {.replicate = 2, .shard = 2, .tensor = 2}}) {
@@ -212,7 +212,7 @@ TEST(Models, AreTheSameOnEveryMesh) {
 }
 
 TEST(Models, FrozenParametersHaveNoGradientAndChangeNoOther) {
-  const device::KeepPolicy full{.kind = device::KeepPolicy::Kind::Full};
+  const device::CheckpointPolicy full{.kind = device::CheckpointPolicy::Kind::Full};
   for (const auto& [family, frozen] : {std::pair{"llama3", std::vector<std::string>{"lm_head", "feed_forward.w2", "ffn_norm"}},
                                        {"qwen3", {"attention.w", "q_norm", "attention_norm"}}}) {
     const std::vector<at::Tensor> expected = gradients_of(family, at::kCPU, {});

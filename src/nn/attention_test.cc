@@ -39,7 +39,7 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weights, const Attention
 }
 
 // The loss of a scan over layers and its gradients.
-Tensors step(const Tensors& in, const AttentionOptions& options, bool with_documents, const device::KeepPolicy& policy) {
+Tensors step(const Tensors& in, const AttentionOptions& options, bool with_documents, const device::CheckpointPolicy& policy) {
   const at::AutoGradMode enabled(true);
   const at::Tensor x = in[0].detach().requires_grad_(), weights = in[1].detach().requires_grad_();
   const Attention attention(options, in[2], with_documents ? in[2] : at::Tensor());
@@ -63,8 +63,8 @@ void expect_close(const Tensors& got, const Tensors& want, const std::string& wh
   }
 }
 
-using Kind = device::KeepPolicy::Kind;
-const device::KeepPolicy kPolicies[] = {{},
+using Kind = device::CheckpointPolicy::Kind;
+const device::CheckpointPolicy kPolicies[] = {{},
                                         {.kind = Kind::Full},
                                         {.kind = Kind::Selective},
                                         {.kind = Kind::Selective, .ops = {"attention"}},
@@ -74,7 +74,7 @@ const device::KeepPolicy kPolicies[] = {{},
 TEST(ChunkedAttention, EqualsDenseInAScanUnderEveryPolicy) {
   for (const bool with_documents : {false, true}) {
     const Tensors want = step(inputs(), {}, with_documents, {});
-    for (const device::KeepPolicy& policy : kPolicies) {
+    for (const device::CheckpointPolicy& policy : kPolicies) {
       if (!with_documents && policy.kind != Kind::None) continue;
       device::Capture capture("attention", [&](const Tensors& in) { return step(in, kChunked, with_documents, policy); });
       Tensors on_device;

@@ -299,7 +299,7 @@ TEST(Layouts, ApplyAndScanGiveTheSameGradients) {
   for (const bool stacked : {false, true}) {
     for (const bool loop : {false, true}) {
       const Layered model(stacked);
-      const at::Tensor y = loop ? model.layers.scan(x, device::KeepPolicy{}, layer)
+      const at::Tensor y = loop ? model.layers.scan(x, device::CheckpointPolicy{}, layer)
                                 : model.layers.apply(x, [&](const TwoWeights& w, const at::Tensor& h, int64_t) { return layer(w, h); });
       std::vector<at::Tensor> of_layers = model.list.tensors();
       of_layers.erase(of_layers.begin());

@@ -39,7 +39,7 @@ at::Tensor swap_halves(const at::Tensor& x) {
 }
 
 // `x` in the dtype of the tables.
-at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return x * cos + swap_halves(x) * sin; }
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return x * cos + swap_halves(x) * sin; }
 
 // (cos, cos) and (-sin, sin) as [.., S, 1, 1, E] in x's dtype, to be applied to [B, S, K, P, E].
 std::array<at::Tensor, 2> tables(const at::Tensor& table, at::ScalarType dtype) {
@@ -55,8 +55,8 @@ struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
     ctx->saved_data["scale"] = scale;
     const int64_t B = qkv.size(0), S = qkv.size(1), K = qkv.size(2), G = qkv.size(3) - 2, E = qkv.size(4);
     const auto [cos, sin] = tables(table, qkv.scalar_type());
-    const at::Tensor q = turn(qkv.narrow(3, 0, G), cos * scale, sin * scale);
-    const at::Tensor k = turn(qkv.select(3, G).unsqueeze(3), cos, sin);
+    const at::Tensor q = rotate(qkv.narrow(3, 0, G), cos * scale, sin * scale);
+    const at::Tensor k = rotate(qkv.select(3, G).unsqueeze(3), cos, sin);
     return {q.reshape({B, S, K * G, E}).transpose(1, 2), k.reshape({B, S, K, E}).transpose(1, 2),
             qkv.select(3, G + 1).transpose(1, 2)};
   }
@@ -67,13 +67,13 @@ struct SplitQkvRope : torch::autograd::Function<SplitQkvRope> {
     const int64_t B = gk.size(0), K = gk.size(1), S = gk.size(2), E = gk.size(3), G = gq.size(1) / K;
     const auto [cos, sin] = tables(ctx->get_saved_variables()[0], gk.scalar_type());
     // The inverse of a rotation is its transpose: the same with -sin.
-    const at::Tensor dq = turn(gq.transpose(1, 2).reshape({B, S, K, G, E}), cos * scale, sin * -scale);
-    const at::Tensor dk = turn(gk.transpose(1, 2).unsqueeze(3), cos, -sin);
+    const at::Tensor dq = rotate(gq.transpose(1, 2).reshape({B, S, K, G, E}), cos * scale, sin * -scale);
+    const at::Tensor dk = rotate(gk.transpose(1, 2).unsqueeze(3), cos, -sin);
     return {at::cat({dq, dk, gv.transpose(1, 2).unsqueeze(3)}, 3), at::Tensor(), at::Tensor()};
   }
 };
 
-// RMSNorm by weight w [E] and then a rotation, of x [B, S, K, P, E]: turn(x * inverse_rms * w).
+// RMSNorm by weight w [E] and then a rotation, of x [B, S, K, P, E]: rotate(x * inverse_rms * w).
 struct NormRope {
   at::Tensor cos, sin;  // as tables() gives them, float32
 
@@ -84,13 +84,13 @@ struct NormRope {
 
   // The halves of what is given are swapped and not those of the norm's result, which has twice the bytes.
   at::Tensor forward(const at::Tensor& given, const at::Tensor& inverse_rms, const at::Tensor& w) const {
-    return (turn(given, w * cos, swap_halves(w) * sin) * inverse_rms).to(given.scalar_type());
+    return (rotate(given, w * cos, swap_halves(w) * sin) * inverse_rms).to(given.scalar_type());
   }
 
   // Gradients of `given` and w.
   std::array<at::Tensor, 2> backward(const at::Tensor& gradient, const at::Tensor& given, const at::Tensor& inverse_rms,
                                      const at::Tensor& w) const {
-    const at::Tensor g = turn(gradient, cos, -sin), normed = given.to(at::kFloat) * inverse_rms, gw = g * w;
+    const at::Tensor g = rotate(gradient, cos, -sin), normed = given.to(at::kFloat) * inverse_rms, gw = g * w;
     const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * inverse_rms;
     return {dx.to(given.scalar_type()), (g * normed).sum({0, 1, 2, 3})};
   }

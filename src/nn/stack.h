@@ -81,7 +81,7 @@ class Stack {
 
   // The same as one loop a run of layers (device/scan.h): x = body(layer, x).
   template <class Body>
-  at::Tensor scan(at::Tensor x, const device::KeepPolicy& policy, Body&& body) const {
+  at::Tensor scan(at::Tensor x, const device::CheckpointPolicy& policy, Body&& body) const {
     for (const Run& run : runs_) x = scan_run(run, x, policy, body);
     return x;
   }
@@ -139,7 +139,7 @@ class Stack {
   }
 
   template <class Body>
-  at::Tensor scan_run(const Run& run, const at::Tensor& x, const device::KeepPolicy& policy, Body& body) const {
+  at::Tensor scan_run(const Run& run, const at::Tensor& x, const device::CheckpointPolicy& policy, Body& body) const {
     std::vector<at::Tensor> stacked;
     for (size_t g : run.groups)
       for (Weight Layer::*member : declared_members(groups_[g])) stacked.push_back(stack_of(groups_[g], member));

@@ -97,12 +97,12 @@ Tensors loss_and_gradients(const Model& model, Run&& run) {
 
 TEST(Stack, OfUnequalLayersEqualsThemWrittenOut) {
   device::initialize({}, /*start=*/true);
-  using Kind = device::KeepPolicy::Kind;
+  using Kind = device::CheckpointPolicy::Kind;
   const struct {
     const char* pattern;
     size_t loops;
   } cases[] = {{"AAACAAAC", 1}, {"AAABB", 2}, {"ASASA", 2}, {"CBS", 3}};
-  const device::KeepPolicy policies[] = {{}, {.kind = Kind::Full}, {.kind = Kind::Selective}, {.kind = Kind::Budget}, {.kind = Kind::Selective, .offload = true}};
+  const device::CheckpointPolicy policies[] = {{}, {.kind = Kind::Full}, {.kind = Kind::Selective}, {.kind = Kind::Budget}, {.kind = Kind::Selective, .offload = true}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.pattern);
     const Model reference(c.pattern, false, at::kCPU);
@@ -121,7 +121,7 @@ TEST(Stack, OfUnequalLayersEqualsThemWrittenOut) {
     const Model apart(c.pattern, false, device::tpu()), stacked(c.pattern, true, device::tpu());
     EXPECT_EQ(stacked.layers.loops(), c.loops);
     expect_same(loss_and_gradients(stacked, written_out(stacked)));
-    for (const device::KeepPolicy& policy : policies) {
+    for (const device::CheckpointPolicy& policy : policies) {
       SCOPED_TRACE(static_cast<int>(policy.kind));
       expect_same(loss_and_gradients(stacked, [&](const at::Tensor& x) { return stacked.layers.scan(x, policy, body); }));
     }

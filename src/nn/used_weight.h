@@ -1,7 +1,7 @@
 // Weights within the autograd functions of this folder.
 //
 // The functions take a weight twice: its value, which autograd follows, and the Weight, for its axes. What they keep for the
-// backward pass is the weight as it was used; whether that is kept or made again is the checkpoint policy's choice (device/scan.h).
+// backward pass is the weight as it was used; whether that is kept or recomputed is the checkpoint policy's choice (device/scan.h).
 #pragma once
 
 #include <ATen/ATen.h>

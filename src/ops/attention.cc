@@ -1,8 +1,8 @@
 // Scaled dot product attention, forward and backward (aten::_scaled_dot_product_fused_attention_overrideable).
 //
 // query [B, H, L, D], key [B, K, S, D], value [B, K, S, E]; H is a multiple of K: head h reads key head h / (H / K). Scores
-// and softmax statistics are float32; a row without an allowed key gives zeros. The backward pass makes the probabilities
-// again from logsumexp [B, H, L] (FlashAttention-2, Dao 2023), and a dropout mask again from the saved stream position.
+// and softmax statistics are float32; a row without an allowed key gives zeros. The backward pass recomputes the
+// probabilities from logsumexp [B, H, L] (FlashAttention-2, Dao 2023), and a dropout mask from the saved stream position.
 #include <cmath>
 #include <limits>
 

@@ -4,7 +4,7 @@
 // documents [B, S], where given: a query sees only keys of its own document. One loop goes through the pairs of blocks that meet
 // the diagonal or lie below it, a block of queries after another, so that about half of the square is computed. A block of queries
 // carries the greatest score, the sum of exponentials and the weighted values so far (online softmax, Milakov and Gimelshein 2018); the
-// backward pass makes the probabilities again from logsumexp [B, H, S] (FlashAttention-2, Dao 2023). Products take the operands as
+// backward pass recomputes the probabilities from logsumexp [B, H, S] (FlashAttention-2, Dao 2023). Products take the operands as
 // they are and accumulate in float32, the state is float32.
 //
 // Where a block length does not divide S, the last block begins earlier: its queries are computed twice, alike, and keys
@@ -25,7 +25,7 @@ using hlo::DotDims;
 // In place of -inf, so that a row whose keys are all masked so far has a finite maximum: what it gathers meanwhile is multiplied
 // by exp(kNever - maximum) = 0 when its first key comes, at the latest its own.
 constexpr double kNever = -1e30;
-// Chosen blocks: each turn of the loop reads and writes a block of queries, of keys and of sums for its scores, so longer blocks move
+// Chosen blocks: each iteration of the loop reads and writes a block of queries, of keys and of sums for its scores, so longer blocks move
 // less memory, while the scores of a pair stay small beside a layer's activations.
 constexpr int64_t kLongestBlock = 512, kShortestBlock = 128, kScoreBytes = int64_t{256} << 20;
 

@@ -18,8 +18,8 @@ LoopRoles roles_of(const std::string& serialized) {
   return loop_roles(module, compiled::analyze(module));
 }
 
-// A loop of four turns over {counter, state...}; `body` makes what instruction 90 and on return.
-std::string turns(int64_t id, const std::string& state, std::vector<std::string> body, const std::vector<int64_t>& results) {
+// A loop of four iterations over {counter, state...}; `body` makes what instruction 90 and on return.
+std::string loop_body(int64_t id, const std::string& state, std::vector<std::string> body, const std::vector<int64_t>& results) {
   std::vector<std::string> all = {parameter(20, state), element(21, 20, 0), constant(22, 1),
                                   instruction(23, "add", kIndex, {21, 22})};
   all.insert(all.end(), body.begin(), body.end());
@@ -41,16 +41,16 @@ LoopRoles three_loops(const std::vector<std::string>& names) {
   const std::string stacks = tuple({kIndex, kArray, kRow}), plain = tuple({kIndex, kRow});
   auto named = [&](size_t i) { return names.empty() ? std::string() : op_name(names[i]); };
   return roles_of(module(
-      {turns(1, stacks,
-             {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "negate", kRow, {41}, named(0)),
-              instruction(43, "dynamic-update-slice", kArray, {40, 42, 21, 21})},
-             {43, 42}),
+      {loop_body(1, stacks,
+                 {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "negate", kRow, {41}, named(0)),
+                  instruction(43, "dynamic-update-slice", kArray, {40, 42, 21, 21})},
+                 {43, 42}),
        condition(2, stacks),
-       turns(3, plain, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, named(1))}, {42}), condition(4, plain),
-       turns(5, stacks,
-             {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "dynamic-slice", kRow, {40, 21, 21}),
-              instruction(43, "add", kRow, {41, 42}, named(2))},
-             {40, 43}),
+       loop_body(3, plain, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, named(1))}, {42}), condition(4, plain),
+       loop_body(5, stacks,
+                 {element(40, 20, 1, kArray), element(41, 20, 2, kRow), instruction(42, "dynamic-slice", kRow, {40, 21, 21}),
+                  instruction(43, "add", kRow, {41, 42}, named(2))},
+                 {40, 43}),
        condition(6, stacks),
        computation(7,
                    {constant(50, 0), parameter(51, kArray), parameter(52, kRow, 1),
@@ -88,23 +88,23 @@ TEST(LoopRoles, FollowFromNames) {
 LoopRoles accumulation(const std::string& first, const std::string& inner) {
   const std::string state = tuple({kIndex, kRow});
   const auto loop = [&](int64_t id, const std::string& name) {
-    return turns(id, state, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, op_name(name))}, {42});
+    return loop_body(id, state, {element(40, 20, 1, kRow), instruction(42, "negate", kRow, {40}, op_name(name))}, {42});
   };
   // As all backward layers are: a loop within, and a constant of the loss that the compiler moved there.
   const std::string backward =
-      turns(4, state,
-            {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
-             instruction(43, "while", state, {42}, calls({7, 5})), element(44, 43, 1, kRow),
-             instruction(45, "broadcast", kRow, {41}, op_name("loss/full")),
-             instruction(46, "add", kRow, {44, 45}, op_name("backward/layers/a")), instruction(47, "negate", kRow, {46}, op_name("backward/layers/a"))},
-            {47});
+      loop_body(4, state,
+                {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
+                 instruction(43, "while", state, {42}, calls({7, 5})), element(44, 43, 1, kRow),
+                 instruction(45, "broadcast", kRow, {41}, op_name("loss/full")),
+                 instruction(46, "add", kRow, {44, 45}, op_name("backward/layers/a")), instruction(47, "negate", kRow, {46}, op_name("backward/layers/a"))},
+                {47});
   const std::string batches =
-      turns(1, state,
-            {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
-             instruction(43, "while", state, {42}, calls({2, 5})), instruction(44, "while", state, {43}, calls({3, 5})),
-             instruction(45, "while", state, {44}, calls({4, 5})), element(46, 45, 1, kRow),
-             instruction(47, "add", kRow, {40, 46}, op_name("backward/layers/add"))},
-            {47});
+      loop_body(1, state,
+                {element(40, 20, 1, kRow), constant(41, 0), instruction(42, "tuple", state, {41, 40}),
+                 instruction(43, "while", state, {42}, calls({2, 5})), instruction(44, "while", state, {43}, calls({3, 5})),
+                 instruction(45, "while", state, {44}, calls({4, 5})), element(46, 45, 1, kRow),
+                 instruction(47, "add", kRow, {40, 46}, op_name("backward/layers/add"))},
+                {47});
   return roles_of(module(
       {batches, loop(2, first), loop(3, "loss/head"), backward, condition(5, state),
        computation(6, {constant(50, 0), parameter(51, kRow), instruction(52, "tuple", state, {50, 51}),

@@ -15,7 +15,7 @@ bool draws(const Call& call) { return call.loop ? call.loop->body->random() : ca
 
 }  // namespace
 
-JointGraph::JointGraph(const JointLoop& joint, const KeepPolicy& policy) : joint_(joint), trace_(*joint.body), policy_(policy) {
+JointGraph::JointGraph(const JointLoop& joint, const CheckpointPolicy& policy) : joint_(joint), trace_(*joint.body), policy_(policy) {
   dependent_.assign(trace_.value_count(), false);
   parameter_.assign(trace_.value_count(), false);
   find_inputs();
@@ -73,12 +73,12 @@ bool JointGraph::is_wasteful(const Call& call, const CallFacts& facts) const {
   return made >= read;
 }
 
-KeepPlan JointGraph::plan() const {
+Partition JointGraph::partition() const {
   switch (policy_.kind) {
-    case KeepPolicy::Kind::None: return without_copies(choose([](const Call&) { return true; }));
-    case KeepPolicy::Kind::Full: return without_copies(choose([](const Call&) { return false; }));
-    case KeepPolicy::Kind::Selective: return without_copies(choose([&](const Call& call) { return is_of(call, policy_.ops); }));
-    case KeepPolicy::Kind::Budget: break;
+    case CheckpointPolicy::Kind::None: return without_copies(choose([](const Call&) { return true; }));
+    case CheckpointPolicy::Kind::Full: return without_copies(choose([](const Call&) { return false; }));
+    case CheckpointPolicy::Kind::Selective: return without_copies(choose([&](const Call& call) { return is_of(call, policy_.ops); }));
+    case CheckpointPolicy::Kind::Budget: break;
   }
   return within_budget();
 }
@@ -89,88 +89,88 @@ JointGraph::Choice JointGraph::choose(const std::function<bool(const Call&)>& wa
   return choice;
 }
 
-// Walks back from the gradients: what the backward pass needs, what of that it makes again, what is kept for it.
-KeepPlan JointGraph::evaluate(const Choice& choice) const {
-  KeepPlan plan;
-  plan.needed.assign(trace_.value_count(), false);
-  plan.remade.assign(facts_.size(), false);
+// Walks back from the gradients: what the backward pass needs, what of that it recomputes, what is kept for it.
+Partition JointGraph::evaluate(const Choice& choice) const {
+  Partition partition;
+  partition.needed.assign(trace_.value_count(), false);
+  partition.recomputed.assign(facts_.size(), false);
   for (const auto* ids : {&joint_.gradient_results, &joint_.gradient_rows})
-    for (ValueId id : *ids) plan.needed[id] = true;
+    for (ValueId id : *ids) partition.needed[id] = true;
   for (size_t i = facts_.size(); i-- > 0;) {
     const CallFacts& facts = facts_[i];
-    if (std::ranges::none_of(facts.outputs, [&](ValueId id) { return plan.needed[id]; })) continue;
+    if (std::ranges::none_of(facts.outputs, [&](ValueId id) { return partition.needed[id]; })) continue;
     if (choice[i]) {
       for (ValueId id : facts.outputs)
-        if (plan.needed[id]) plan.kept.push_back(id);
+        if (partition.needed[id]) partition.kept.push_back(id);
       continue;
     }
-    plan.remade[i] = !dependent_calls_[i];
-    if (plan.remade[i]) plan.cost += facts.cost;
-    for (ValueId id : facts.inputs) plan.needed[id] = true;
+    partition.recomputed[i] = !dependent_calls_[i];
+    if (partition.recomputed[i]) partition.cost += facts.cost;
+    for (ValueId id : facts.inputs) partition.needed[id] = true;
   }
   for (ValueId id : carry_)
-    if (plan.needed[id]) plan.kept.push_back(id);
-  std::sort(plan.kept.begin(), plan.kept.end());
-  for (ValueId id : plan.kept) plan.bytes += trace_.type(id).bytes();
-  return plan;
+    if (partition.needed[id]) partition.kept.push_back(id);
+  std::sort(partition.kept.begin(), partition.kept.end());
+  for (ValueId id : partition.kept) partition.bytes += trace_.type(id).bytes();
+  return partition;
 }
 
-// Whether the backward pass has the value anyhow, or makes it from what every turn is given.
-bool JointGraph::is_available(ValueId id, const KeepPlan& plan) const {
-  return parameter_[id] || std::binary_search(plan.kept.begin(), plan.kept.end(), id);
+// Whether the backward pass has the value anyhow, or makes it from what every iteration is given.
+bool JointGraph::is_available(ValueId id, const Partition& partition) const {
+  return parameter_[id] || std::binary_search(partition.kept.begin(), partition.kept.end(), id);
 }
 
-// The plan of `choice`, but copies of what is kept are made again. Each round drops at least one call from the choice.
-KeepPlan JointGraph::without_copies(Choice choice) const {
+// The partition of `choice`, but copies of what is kept are recomputed. Each round drops at least one call from the choice.
+Partition JointGraph::without_copies(Choice choice) const {
   while (true) {
-    KeepPlan plan = evaluate(choice);
+    Partition partition = evaluate(choice);
     bool changed = false;
     for (size_t i = 0; i < facts_.size(); ++i) {
       if (!choice[i] || facts_[i].forced || !is_copy(trace_.calls()[i])) continue;
-      const bool is_kept = std::ranges::any_of(facts_[i].outputs, [&](ValueId id) { return plan.needed[id]; });
-      if (!is_kept || !std::ranges::all_of(facts_[i].inputs, [&](ValueId id) { return is_available(id, plan); })) continue;
+      const bool is_kept = std::ranges::any_of(facts_[i].outputs, [&](ValueId id) { return partition.needed[id]; });
+      if (!is_kept || !std::ranges::all_of(facts_[i].inputs, [&](ValueId id) { return is_available(id, partition); })) continue;
       choice[i] = false;
       changed = true;
     }
-    if (!changed) return plan;
+    if (!changed) return partition;
   }
 }
 
 // Beginning with nothing kept, keeps the call that spares the most work for each byte, again and again, while there is room. To
-// keep a call's outputs spares the chain behind it too, unless that is made again for something else.
-KeepPlan JointGraph::within_budget() const {
-  KeepPlan everything = without_copies(choose([](const Call&) { return true; }));
+// keep a call's outputs spares the chain behind it too, unless that is recomputed for something else.
+Partition JointGraph::within_budget() const {
+  Partition everything = without_copies(choose([](const Call&) { return true; }));
   Choice choice = choose([](const Call&) { return false; });
-  KeepPlan plan = evaluate(choice);
-  const int64_t limit = std::max(plan.bytes, static_cast<int64_t>(policy_.budget * static_cast<double>(everything.bytes)));
+  Partition partition = evaluate(choice);
+  const int64_t limit = std::max(partition.bytes, static_cast<int64_t>(policy_.budget * static_cast<double>(everything.bytes)));
   if (everything.bytes <= limit && policy_.budget > 0) return everything;
-  while (policy_.budget > 0 && improve(choice, plan, limit)) {
+  while (policy_.budget > 0 && improve(choice, partition, limit)) {
   }
   return without_copies(std::move(choice));
 }
 
-bool JointGraph::improve(Choice& choice, KeepPlan& plan, int64_t limit) const {
+bool JointGraph::improve(Choice& choice, Partition& partition, int64_t limit) const {
   std::optional<size_t> best;
-  KeepPlan best_plan;
+  Partition best_partition;
   double best_rate = 0, best_saved = 0;
   for (size_t i = 0; i < facts_.size(); ++i) {
-    if (!facts_[i].keepable || !plan.remade[i] || facts_[i].cost == 0) continue;
+    if (!facts_[i].keepable || !partition.recomputed[i] || facts_[i].cost == 0) continue;
     choice[i] = true;
-    KeepPlan candidate = evaluate(choice);
+    Partition candidate = evaluate(choice);
     choice[i] = false;
     if (candidate.bytes > limit) continue;
-    const double saved = plan.cost - candidate.cost;
-    const auto added = static_cast<double>(candidate.bytes - plan.bytes);
+    const double saved = partition.cost - candidate.cost;
+    const auto added = static_cast<double>(candidate.bytes - partition.bytes);
     const double rate = added > 0 ? saved / added : std::numeric_limits<double>::infinity();
     if (best && (rate < best_rate || (rate == best_rate && saved <= best_saved))) continue;
     best = i;
-    best_plan = std::move(candidate);
+    best_partition = std::move(candidate);
     best_rate = rate;
     best_saved = saved;
   }
   if (!best) return false;
   choice[*best] = true;
-  plan = std::move(best_plan);
+  partition = std::move(best_partition);
   return true;
 }
 

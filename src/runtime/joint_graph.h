@@ -9,21 +9,21 @@
 namespace flambeau::runtime {
 
 // A way to split: which calls of the forward pass have their outputs kept, and what follows.
-struct KeepPlan {
-  std::vector<bool> needed;    // by value: the backward pass reads it
-  std::vector<bool> remade;    // by call: the backward pass makes it again
-  std::vector<ValueId> kept;   // in order
-  int64_t bytes = 0;           // of the kept values of one turn
-  double cost = 0;             // of what is made again in one turn
+struct Partition {
+  std::vector<bool> needed;      // by value: the backward pass reads it
+  std::vector<bool> recomputed;  // by call: the backward pass recomputes it
+  std::vector<ValueId> kept;     // in order
+  int64_t bytes = 0;             // of the kept values of one iteration
+  double cost = 0;               // of what one iteration recomputes
 };
 
 class JointGraph {
  public:
-  JointGraph(const JointLoop& joint, const KeepPolicy& policy);
+  JointGraph(const JointLoop& joint, const CheckpointPolicy& policy);
 
   // By call: whether it depends on a cotangent, so that it belongs to the backward pass.
   bool is_dependent(size_t call) const { return dependent_calls_[call]; }
-  KeepPlan plan() const;
+  Partition partition() const;
 
  private:
   using Choice = std::vector<bool>;  // by call: its outputs are kept where the backward pass needs them
@@ -37,17 +37,17 @@ class JointGraph {
   void find_inputs();
   void add_call(const Call& call);
   bool is_wasteful(const Call& call, const CallFacts& facts) const;
-  bool is_available(ValueId id, const KeepPlan& plan) const;
+  bool is_available(ValueId id, const Partition& partition) const;
   // All calls worth keeping for which `wanted` holds, and those that are kept under every policy.
   Choice choose(const std::function<bool(const Call&)>& wanted) const;
-  KeepPlan evaluate(const Choice& choice) const;
-  KeepPlan without_copies(Choice choice) const;
-  KeepPlan within_budget() const;
-  bool improve(Choice& choice, KeepPlan& plan, int64_t limit) const;
+  Partition evaluate(const Choice& choice) const;
+  Partition without_copies(Choice choice) const;
+  Partition within_budget() const;
+  bool improve(Choice& choice, Partition& partition, int64_t limit) const;
 
   const JointLoop& joint_;
   const Trace& trace_;
-  const KeepPolicy& policy_;
+  const CheckpointPolicy& policy_;
   std::vector<CallFacts> facts_;
   std::vector<bool> dependent_, dependent_calls_;
   std::vector<bool> parameter_;  // by value: made of rows, the index and values from outside alone

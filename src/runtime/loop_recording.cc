@@ -57,7 +57,7 @@ std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const Tens
 }
 
 LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
-                                                 std::span<const TensorRef> gradient_rows, const KeepPolicy& policy) {
+                                                 std::span<const TensorRef> gradient_rows, const CheckpointPolicy& policy) {
   check_carry(next);
   const targets::Target* target = outer_->devices() ? &outer_->devices()->target() : nullptr;
   if (policy.offload && target && !target->host_memory)

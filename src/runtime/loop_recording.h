@@ -47,7 +47,7 @@ class LoopRecording {
   };
   // Runs the forward loop. `gradient_next` are the cotangents' next values, `gradient_rows` what the backward loop stacks.
   Joint finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
-                     std::span<const TensorRef> gradient_rows, const KeepPolicy& policy);
+                     std::span<const TensorRef> gradient_rows, const CheckpointPolicy& policy);
 
  private:
   std::shared_ptr<Storage> add_input(const Type& type);

@@ -111,7 +111,7 @@ ManualRecording::Joint ManualRecording::finish_joint(std::span<const ManualSpec>
   joint.gradient_results = dense_values(*body_, gradients);
   joint.body = std::move(body_);
   Trace::set_current(outer_);
-  SplitLoop halves = split(joint, {.kind = KeepPolicy::Kind::None, .keep_scalars = false, .keep_gathered = true});
+  SplitLoop halves = split(joint, {.kind = CheckpointPolicy::Kind::None, .keep_scalars = false, .keep_gathered = true});
 
   std::vector<ValueId> forward_results = halves.results;
   std::vector<hlo::Sharding> forward_out = shardings(results);

@@ -11,13 +11,13 @@ namespace {
 
 class Splitter {
  public:
-  Splitter(const JointLoop& joint, const KeepPolicy& policy)
-      : joint_(joint), trace_(*joint.body), graph_(joint, policy), plan_(graph_.plan()) {
+  Splitter(const JointLoop& joint, const CheckpointPolicy& policy)
+      : joint_(joint), trace_(*joint.body), graph_(joint, policy), partition_(graph_.partition()) {
     if (!policy.offload) return;
     // Scalars, which are not worth the way, stay behind.
     const auto is_scalar = [&](ValueId id) { return trace_.type(id).rank() == 0; };
-    std::ranges::sort(plan_.kept, {}, [&](ValueId id) { return std::pair(is_scalar(id), id); });
-    on_host_ = plan_.kept.size() - static_cast<size_t>(std::ranges::count_if(plan_.kept, is_scalar));
+    std::ranges::sort(partition_.kept, {}, [&](ValueId id) { return std::pair(is_scalar(id), id); });
+    on_host_ = partition_.kept.size() - static_cast<size_t>(std::ranges::count_if(partition_.kept, is_scalar));
   }
 
   SplitLoop split() {
@@ -27,11 +27,11 @@ class Splitter {
     result.forward = start(ids, /*cotangents=*/false);
     copy(*result.forward, ids, forward_needs(), [&](size_t) { return true; });
     for (ValueId id : joint_.results) result.results.push_back(ids.at(id));
-    for (ValueId id : plan_.kept) result.kept.push_back(ids.at(id));
+    for (ValueId id : partition_.kept) result.kept.push_back(ids.at(id));
 
     ids.clear();
     result.backward = start(ids, /*cotangents=*/true);
-    copy(*result.backward, ids, plan_.needed, [&](size_t i) { return graph_.is_dependent(i) || plan_.remade[i]; });
+    copy(*result.backward, ids, partition_.needed, [&](size_t i) { return graph_.is_dependent(i) || partition_.recomputed[i]; });
     for (ValueId id : joint_.gradient_results) result.gradient_results.push_back(ids.at(id));
     for (ValueId id : joint_.gradient_rows) result.gradient_rows.push_back(ids.at(id));
     return result;
@@ -40,7 +40,7 @@ class Splitter {
  private:
   std::vector<bool> forward_needs() const {
     std::vector<ValueId> wanted = joint_.results;
-    wanted.insert(wanted.end(), plan_.kept.begin(), plan_.kept.end());
+    wanted.insert(wanted.end(), partition_.kept.begin(), partition_.kept.end());
     return needed_values(trace_, wanted);
   }
 
@@ -57,7 +57,7 @@ class Splitter {
     size_t rows = 1 + joint_.carry, behind = rows + joint_.stacked;
     if (cotangents) {
       for (size_t i = behind; i < inputs.size(); ++i) add(inputs[i]);
-      for (ValueId id : plan_.kept) add(id);
+      for (ValueId id : partition_.kept) add(id);
     } else {
       for (size_t i = 1; i < rows; ++i) add(inputs[i]);
     }
@@ -74,7 +74,7 @@ class Splitter {
     for (size_t i = 0; i < trace_.calls().size(); ++i) {
       const Call& call = trace_.calls()[i];
       if (!makes_any(call, needed) || !wanted(i)) continue;
-      // A value that is kept stays the kept one, also where the call that made it is made again for another output.
+      // A value that is kept stays the kept one, also where the call that made it is recomputed for another output.
       std::vector<std::pair<ValueId, ValueId>> given;
       for (const auto& output : call.outputs)
         if (output && ids.contains(*output)) given.emplace_back(*output, ids[*output]);
@@ -86,13 +86,13 @@ class Splitter {
   const JointLoop& joint_;
   const Trace& trace_;
   const JointGraph graph_;
-  KeepPlan plan_;
+  Partition partition_;
   size_t on_host_ = 0;
 };
 
 }  // namespace
 
-SplitLoop split(const JointLoop& joint, const KeepPolicy& policy) { return Splitter(joint, policy).split(); }
+SplitLoop split(const JointLoop& joint, const CheckpointPolicy& policy) { return Splitter(joint, policy).split(); }
 
 int64_t kept_bytes(const SplitLoop& loop) {
   int64_t bytes = 0;

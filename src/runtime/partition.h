@@ -2,11 +2,11 @@
 //
 // The joint trace is the body recorded together with torch's gradient of it. Its inputs are the index, the carry and the rows of
 // the stacked values, then the cotangents that only the gradient sees. Everything that does not depend on a cotangent belongs to the
-// forward pass. What the backward pass needs of it is either kept, stacked over the turns, or made again from what is kept: that
-// choice is the activation-checkpoint policy. The carry that a turn began with is kept where it is needed. Random ops made again
-// draw the same numbers, since their positions depend on the turn alone.
+// forward pass. What the backward pass needs of it is either kept, stacked over the iterations, or recomputed from what is kept: that
+// choice is the checkpoint policy. The carry that an iteration began with is kept where it is needed. Random ops that are recomputed
+// draw the same numbers, since their positions depend on the iteration alone.
 //
-// Under every policy some values are made again because keeping them would be a waste: copies and conversions of what is kept
+// Under every policy some values are recomputed because keeping them would be a waste: copies and conversions of what is kept
 // anyway or is no larger, constants, and what is made of the rows, the index and constants alone by cheap ops (a weight in the
 // dtype of the activations). A weight gathered over a mesh is gathered again unless the policy says otherwise.
 #pragma once
@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/keep_policy.h"
+#include "runtime/checkpoint_policy.h"
 #include "runtime/trace.h"
 
 namespace flambeau::runtime {
@@ -34,9 +34,9 @@ struct SplitLoop {
   std::vector<ValueId> gradient_results, gradient_rows;  // in `backward`, whose rows of stacked values are `kept`, then the joint's
 };
 
-SplitLoop split(const JointLoop& joint, const KeepPolicy& policy);
+SplitLoop split(const JointLoop& joint, const CheckpointPolicy& policy);
 
-// What a turn of the split loop keeps, in bytes.
+// What an iteration of the split loop keeps, in bytes.
 int64_t kept_bytes(const SplitLoop& loop);
 
 }  // namespace flambeau::runtime

@@ -26,7 +26,7 @@
 namespace flambeau::runtime {
 namespace {
 
-using Kind = KeepPolicy::Kind;
+using Kind = CheckpointPolicy::Kind;
 
 hlo::Value gather(hlo::Builder&, hlo::Value x) { return x; }
 const ops::Row kGather = ops::row("flambeau::gather_weight", ops::lower<&gather>());
@@ -120,7 +120,7 @@ void build(Body& body) {
 TEST(Partition, KeepsWhatThePolicySays) {
   struct Case {
     const char* name;
-    KeepPolicy policy;
+    CheckpointPolicy policy;
     std::set<std::string> kept;
   };
   const Case cases[] = {
@@ -207,7 +207,7 @@ TEST(Partition, StaysWithinTheBudget) {
     const int64_t full = kept_bytes(split(joint, {.kind = Kind::Full})), none = kept_bytes(split(joint, {}));
     for (double budget : {0.0, 0.1, 0.3, 0.5, 0.8, 1.0}) {
       SCOPED_TRACE(fmt::format("round {}, budget {}, full {}, none {}", round, budget, full, none));
-      const KeepPolicy policy{.kind = Kind::Budget, .budget = budget};
+      const CheckpointPolicy policy{.kind = Kind::Budget, .budget = budget};
       SplitLoop loop = split(joint, policy);
       EXPECT_LE(kept_bytes(loop), std::max(full, static_cast<int64_t>(budget * static_cast<double>(none))));
       EXPECT_EQ(loop.forward->key(), split(joint, policy).forward->key());
@@ -222,7 +222,7 @@ TEST(Partition, StaysWithinTheBudget) {
 constexpr int64_t kTurns = 16;
 
 // The forward and the backward loop of a joint graph, as a program: its externals are the carry, the stacked rows, the cotangent.
-Lowered program_of(const JointLoop& joint, const KeepPolicy& policy) {
+Lowered program_of(const JointLoop& joint, const CheckpointPolicy& policy) {
   SplitLoop parts = split(joint, policy);
   Trace trace(TraceKind::Capture);
   const Trace& body = *joint.body;
@@ -306,7 +306,7 @@ TEST(Partition, RefusesHostMemoryWhereThereIsNone) {
   }
 }
 
-TEST(KeepPolicy, CountsContractionsAsProducts) {
+TEST(CheckpointPolicy, CountsContractionsAsProducts) {
   Body body;
   body.carry("x", {32, 100});
   body.row("w", {40, 100});
@@ -317,7 +317,7 @@ TEST(KeepPolicy, CountsContractionsAsProducts) {
   for (const Call& call : trace.calls()) EXPECT_TRUE(is_of(call, {"matmul"}) && is_of(call, {"mm"}) && !is_of(call, {"bmm"}));
 }
 
-TEST(KeepPolicy, ReadsListsOfOps) {
+TEST(CheckpointPolicy, ReadsListsOfOps) {
   EXPECT_EQ(parse_kept_ops("mm, attention"), (std::vector<std::string>{"mm", "attention"}));
   EXPECT_EQ(parse_kept_ops("aten::silu"), (std::vector<std::string>{"silu"}));
   for (const char* text : {"", "mm,", "mm,relou", "mm attention"}) {

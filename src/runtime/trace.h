@@ -131,7 +131,7 @@ class Trace {
   // nothing has been recorded.
   std::vector<std::optional<ValueId>> append(const ops::Row& row, std::span<const CallArgument> arguments,
                                              uint64_t random_distance = 0, std::string site = {});
-  // Gives the first output; the others follow. A loop that makes another's random numbers again is given that one's distance.
+  // Gives the first output; the others follow. A loop that draws another's random numbers again is given that one's distance.
   ValueId append_loop(std::unique_ptr<Loop> loop, std::string site, std::optional<uint64_t> random_distance = {});
 
   // Gives the first output. The body uses nothing of the traces around it but its inputs, and draws no random numbers.

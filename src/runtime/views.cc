@@ -45,7 +45,7 @@ struct Axis {
   bool is_full() const { return count == extent; }
 };
 
-struct Plan {
+struct Decomposition {
   ViewForm form = ViewForm::General;
   std::vector<Dim> dims;
   // All forms but General: elements [begin, begin + length) of the flat base, reshaped to the extents, are sliced along
@@ -122,20 +122,20 @@ std::optional<std::vector<Axis>> fit_axes(std::span<const Dim> dims, std::span<c
 //
 // Let the pitch of the outermost axis be p, a divisor of the largest stride. For the axes within, the greatest common divisor
 // of p and of the strides so far is the best pitch: whatever fits smaller pitches fits that one. So only p is searched for.
-bool find_axes(Plan& plan, int64_t offset, int64_t base_elements) {
-  std::vector<int> order = by_descending_stride(plan.dims);
-  const Dim& outer = plan.dims[order[0]];
+bool find_axes(Decomposition& decomposition, int64_t offset, int64_t base_elements) {
+  std::vector<int> order = by_descending_stride(decomposition.dims);
+  const Dim& outer = decomposition.dims[order[0]];
   int64_t reach = 0;  // within one step of the outermost axis
-  for (size_t i = 1; i < order.size(); ++i) reach += (plan.dims[order[i]].size - 1) * plan.dims[order[i]].stride;
+  for (size_t i = 1; i < order.size(); ++i) reach += (decomposition.dims[order[i]].size - 1) * decomposition.dims[order[i]].stride;
 
   std::vector<int64_t> pitches(order.size());
   auto try_part = [&](int64_t begin, int64_t length) {
     if (begin < 0 || begin > offset || begin + length > base_elements) return false;
-    auto axes = fit_axes(plan.dims, order, pitches, offset - begin, length);
+    auto axes = fit_axes(decomposition.dims, order, pitches, offset - begin, length);
     if (!axes) return false;
-    plan.begin = begin;
-    plan.length = length;
-    plan.axes = std::move(*axes);
+    decomposition.begin = begin;
+    decomposition.length = length;
+    decomposition.axes = std::move(*axes);
     return true;
   };
   for (bool whole : {true, false}) {
@@ -143,7 +143,7 @@ bool find_axes(Plan& plan, int64_t offset, int64_t base_elements) {
     for (int64_t step = 1; step <= last; ++step) {
       if (outer.stride % step != 0) continue;
       pitches[0] = outer.stride / step;
-      for (size_t i = 1; i < order.size(); ++i) pitches[i] = std::gcd(pitches[i - 1], plan.dims[order[i]].stride);
+      for (size_t i = 1; i < order.size(); ++i) pitches[i] = std::gcd(pitches[i - 1], decomposition.dims[order[i]].stride);
       if (whole) {
         if (base_elements % pitches[0] == 0 && try_part(0, base_elements)) return true;
         continue;
@@ -191,54 +191,54 @@ void check_reach(const View& view, int64_t base_elements) {
   }
 }
 
-// The plan by the number of the base's elements alone, so that it says nothing about how they are shaped.
-Plan make_plan(const View& view, int64_t base_elements) {
+// The decomposition by the number of the base's elements alone, so that it says nothing about how they are shaped.
+Decomposition decompose(const View& view, int64_t base_elements) {
   check_reach(view, base_elements);
-  Plan plan;
+  Decomposition decomposition;
   int64_t elements = view.elements();
   if (elements == 0) {
-    plan.form = base_elements == 0 ? ViewForm::Whole : ViewForm::Range;
-    plan.axes = {{base_elements, 0, 0, 1, -1}};
-    plan.length = base_elements;
-    return plan;
+    decomposition.form = base_elements == 0 ? ViewForm::Whole : ViewForm::Range;
+    decomposition.axes = {{base_elements, 0, 0, 1, -1}};
+    decomposition.length = base_elements;
+    return decomposition;
   }
   std::vector<Dim> apart = normalised(view);
   std::vector<Dim> together = merged(apart);
   if (together.empty() || (together.size() == 1 && together[0].stride == 1)) {
     int64_t count = together.empty() ? 1 : together[0].size;
     bool whole = count == base_elements;
-    plan.form = !whole ? ViewForm::Range : is_expanded(view) ? ViewForm::Reshape : ViewForm::Whole;
-    plan.axes = {{base_elements, view.offset, count, 1, together.empty() ? -1 : 0}};
-    plan.length = base_elements;
-    plan.dims = std::move(together);
-    return plan;
+    decomposition.form = !whole ? ViewForm::Range : is_expanded(view) ? ViewForm::Reshape : ViewForm::Whole;
+    decomposition.axes = {{base_elements, view.offset, count, 1, together.empty() ? -1 : 0}};
+    decomposition.length = base_elements;
+    decomposition.dims = std::move(together);
+    return decomposition;
   }
   // Unmerged dimensions keep the base's own; merged ones also fit where a dimension was split unevenly with the base.
-  plan.dims = std::move(apart);
-  bool found = find_axes(plan, view.offset, base_elements);
+  decomposition.dims = std::move(apart);
+  bool found = find_axes(decomposition, view.offset, base_elements);
   if (!found) {
-    bool differs = together.size() != plan.dims.size();
-    plan.dims = std::move(together);
-    found = differs && find_axes(plan, view.offset, base_elements);
+    bool differs = together.size() != decomposition.dims.size();
+    decomposition.dims = std::move(together);
+    found = differs && find_axes(decomposition, view.offset, base_elements);
   }
   if (found) {
-    plan.form = elements_shown(plan.dims) == base_elements ? ViewForm::Transpose : ViewForm::Slice;
+    decomposition.form = elements_shown(decomposition.dims) == base_elements ? ViewForm::Transpose : ViewForm::Slice;
   }
-  return plan;
+  return decomposition;
 }
 
-// The plan for a base of a known shape: in its own dimensions where that goes.
-Plan make_plan(const View& view, const Value& base) {
-  Plan plan = make_plan(view, base.elements());
-  if (plan.form == ViewForm::General || view.elements() == 0) return plan;
+// The decomposition for a base of a known shape: in its own dimensions where that goes.
+Decomposition decompose(const View& view, const Value& base) {
+  Decomposition decomposition = decompose(view, base.elements());
+  if (decomposition.form == ViewForm::General || view.elements() == 0) return decomposition;
   std::vector<Dim> dims = normalised(view);
   if (auto axes = own_axes(dims, view.offset, base.dims())) {
-    plan.dims = std::move(dims);
-    plan.axes = std::move(*axes);
-    plan.begin = 0;
-    plan.length = base.elements();
+    decomposition.dims = std::move(dims);
+    decomposition.axes = std::move(*axes);
+    decomposition.begin = 0;
+    decomposition.length = base.elements();
   }
-  return plan;
+  return decomposition;
 }
 
 void refuse_overlap(const View& view) {
@@ -275,20 +275,20 @@ Dims sizes_of(std::span<const Dim> dims) {
 }
 
 // The view's dimensions in the order in which the axes have them.
-Dims axis_order(const Plan& plan) {
+Dims axis_order(const Decomposition& decomposition) {
   Dims order;
-  for (const Axis& axis : plan.axes) {
+  for (const Axis& axis : decomposition.axes) {
     if (axis.dim >= 0) order.push_back(axis.dim);
   }
   return order;
 }
 
 // The planned part of the base, shaped as the axes want it.
-Value shape_base(Builder& b, Value base, const Plan& plan) {
-  if (plan.length != base.elements()) {
-    base = b.slice(b.reshape(base, {base.elements()}), {plan.begin}, {plan.begin + plan.length});
+Value shape_base(Builder& b, Value base, const Decomposition& decomposition) {
+  if (decomposition.length != base.elements()) {
+    base = b.slice(b.reshape(base, {base.elements()}), {decomposition.begin}, {decomposition.begin + decomposition.length});
   }
-  return b.reshape(base, collect(plan.axes, std::mem_fn(&Axis::extent)));
+  return b.reshape(base, collect(decomposition.axes, std::mem_fn(&Axis::extent)));
 }
 
 // From the normalised view's contents to the view's: size-1 dimensions come back, stride-0 ones are filled.
@@ -303,15 +303,15 @@ Value denormalise(Builder& b, Value x, const View& view) {
   return b.broadcast_in_dim(b.reshape(x, kept_sizes), view.sizes, kept);
 }
 
-Value read_axes(Builder& b, Value base, const Plan& plan) {
-  Value x = shape_base(b, base, plan);
-  if (!std::all_of(plan.axes.begin(), plan.axes.end(), std::mem_fn(&Axis::is_full))) {
-    x = b.slice(x, collect(plan.axes, std::mem_fn(&Axis::start)),
-                collect(plan.axes, [](const Axis& a) { return a.start + (a.count - 1) * a.step + 1; }),
-                collect(plan.axes, std::mem_fn(&Axis::step)));
+Value read_axes(Builder& b, Value base, const Decomposition& decomposition) {
+  Value x = shape_base(b, base, decomposition);
+  if (!std::all_of(decomposition.axes.begin(), decomposition.axes.end(), std::mem_fn(&Axis::is_full))) {
+    x = b.slice(x, collect(decomposition.axes, std::mem_fn(&Axis::start)),
+                collect(decomposition.axes, [](const Axis& a) { return a.start + (a.count - 1) * a.step + 1; }),
+                collect(decomposition.axes, std::mem_fn(&Axis::step)));
   }
-  Dims order = axis_order(plan), sizes(order.size());
-  for (size_t i = 0; i < order.size(); ++i) sizes[i] = plan.dims[static_cast<size_t>(order[i])].size;
+  Dims order = axis_order(decomposition), sizes(order.size());
+  for (size_t i = 0; i < order.size(); ++i) sizes[i] = decomposition.dims[static_cast<size_t>(order[i])].size;
   return transpose(b, b.reshape(x, sizes), inverse(order));
 }
 
@@ -344,16 +344,16 @@ Value update_axes(Builder& b, Value x, Value update, std::span<const Axis> axes)
   return b.select(mask, b.pad(update, b.constant(x.dtype(), 0), low, high, interior), x);
 }
 
-Value write_axes(Builder& b, Value base, Value contents, Plan plan) {
+Value write_axes(Builder& b, Value base, Value contents, Decomposition decomposition) {
   Dims base_dims = base.dims();
-  plan.axes = split_steps(plan.axes);
-  Value update = transpose(b, b.reshape(contents, sizes_of(plan.dims)), axis_order(plan));
-  update = b.reshape(update, collect(plan.axes, std::mem_fn(&Axis::count)));
-  Value part = update_axes(b, shape_base(b, base, plan), update, plan.axes);
-  if (plan.length == base.elements()) return b.reshape(part, base_dims);
+  decomposition.axes = split_steps(decomposition.axes);
+  Value update = transpose(b, b.reshape(contents, sizes_of(decomposition.dims)), axis_order(decomposition));
+  update = b.reshape(update, collect(decomposition.axes, std::mem_fn(&Axis::count)));
+  Value part = update_axes(b, shape_base(b, base, decomposition), update, decomposition.axes);
+  if (decomposition.length == base.elements()) return b.reshape(part, base_dims);
   Value flat = b.reshape(base, {base.elements()});
-  Value begin = b.constant(base.elements() > INT32_MAX ? DType::S64 : DType::S32, plan.begin);
-  return b.reshape(b.dynamic_update_slice(flat, b.reshape(part, {plan.length}), std::span(&begin, 1)), base_dims);
+  Value begin = b.constant(base.elements() > INT32_MAX ? DType::S64 : DType::S32, decomposition.begin);
+  return b.reshape(b.dynamic_update_slice(flat, b.reshape(part, {decomposition.length}), std::span(&begin, 1)), base_dims);
 }
 
 // What a gather and a scatter share: the flat index of each run of neighbouring elements.
@@ -365,22 +365,22 @@ struct Runs {
   int64_t rank;      // of indices, less one
 };
 
-Runs make_runs(Builder& b, const Plan& plan, int64_t offset, int64_t base_elements) {
+Runs make_runs(Builder& b, const Decomposition& decomposition, int64_t offset, int64_t base_elements) {
   int run = -1;
-  for (size_t i = 0; i < plan.dims.size(); ++i) {
-    bool longer = run < 0 || plan.dims[i].size > plan.dims[static_cast<size_t>(run)].size;
-    if (plan.dims[i].stride == 1 && longer) run = static_cast<int>(i);
+  for (size_t i = 0; i < decomposition.dims.size(); ++i) {
+    bool longer = run < 0 || decomposition.dims[i].size > decomposition.dims[static_cast<size_t>(run)].size;
+    if (decomposition.dims[i].stride == 1 && longer) run = static_cast<int>(i);
   }
-  Runs runs{.order = {}, .sizes = {}, .length = run < 0 ? 1 : plan.dims[static_cast<size_t>(run)].size, .indices = {}, .rank = 0};
-  for (size_t i = 0; i < plan.dims.size(); ++i) {
+  Runs runs{.order = {}, .sizes = {}, .length = run < 0 ? 1 : decomposition.dims[static_cast<size_t>(run)].size, .indices = {}, .rank = 0};
+  for (size_t i = 0; i < decomposition.dims.size(); ++i) {
     if (static_cast<int>(i) == run) continue;
     runs.order.push_back(static_cast<int64_t>(i));
-    runs.sizes.push_back(plan.dims[i].size);
+    runs.sizes.push_back(decomposition.dims[i].size);
   }
   DType dtype = base_elements > INT32_MAX ? DType::S64 : DType::S32;
   Value index = b.constant(dtype, offset, runs.sizes);
   for (size_t i = 0; i < runs.order.size(); ++i) {
-    Value stride = b.constant(dtype, plan.dims[static_cast<size_t>(runs.order[i])].stride, runs.sizes);
+    Value stride = b.constant(dtype, decomposition.dims[static_cast<size_t>(runs.order[i])].stride, runs.sizes);
     index = b.add(index, b.multiply(b.iota({dtype, runs.sizes}, static_cast<int64_t>(i)), stride));
   }
   runs.rank = static_cast<int64_t>(runs.sizes.size());
@@ -394,8 +394,8 @@ Runs make_runs(Builder& b, const Plan& plan, int64_t offset, int64_t base_elemen
   return runs;
 }
 
-Value read_runs(Builder& b, Value base, const Plan& plan, int64_t offset) {
-  Runs runs = make_runs(b, plan, offset, base.elements());
+Value read_runs(Builder& b, Value base, const Decomposition& decomposition, int64_t offset) {
+  Runs runs = make_runs(b, decomposition, offset, base.elements());
   hlo::GatherDims dims{.offset_dims = {}, .collapsed_slice_dims = {}, .operand_batching_dims = {},
                        .start_indices_batching_dims = {}, .start_index_map = {0}, .index_vector_dim = runs.rank};
   (runs.length > 1 ? dims.offset_dims : dims.collapsed_slice_dims) = {runs.length > 1 ? runs.rank : 0};
@@ -403,12 +403,12 @@ Value read_runs(Builder& b, Value base, const Plan& plan, int64_t offset) {
   return transpose(b, x, inverse(runs.order));
 }
 
-Value write_runs(Builder& b, Value base, Value contents, const Plan& plan, int64_t offset) {
-  Runs runs = make_runs(b, plan, offset, base.elements());
+Value write_runs(Builder& b, Value base, Value contents, const Decomposition& decomposition, int64_t offset) {
+  Runs runs = make_runs(b, decomposition, offset, base.elements());
   hlo::ScatterDims dims{.update_window_dims = {}, .inserted_window_dims = {}, .input_batching_dims = {},
                         .scatter_indices_batching_dims = {}, .scatter_dims_to_operand_dims = {0}, .index_vector_dim = runs.rank};
   (runs.length > 1 ? dims.update_window_dims : dims.inserted_window_dims) = {runs.length > 1 ? runs.rank : 0};
-  Value updates = transpose(b, b.reshape(contents, sizes_of(plan.dims)), runs.order);
+  Value updates = transpose(b, b.reshape(contents, sizes_of(decomposition.dims)), runs.order);
   Value flat = b.reshape(base, {base.elements()});
   return b.reshape(b.scatter(flat, runs.indices, updates, dims, std::nullopt, false, /*unique_indices=*/true), base.dims());
 }
@@ -506,7 +506,7 @@ std::optional<View> memory_order(const View& view) {
 
 ViewForm read_form(const View& view, int64_t base_elements) {
   if (view.offset == 0 && view.elements() == base_elements && view.is_contiguous()) return ViewForm::Whole;
-  return make_plan(view, base_elements).form;
+  return decompose(view, base_elements).form;
 }
 
 ViewForm write_form(const View& view, int64_t base_elements) {
@@ -516,24 +516,24 @@ ViewForm write_form(const View& view, int64_t base_elements) {
 }
 
 Value read_view(Builder& b, Value base, const View& view) {
-  Plan plan = make_plan(view, base);
-  if (plan.form == ViewForm::Whole) return b.reshape(base, view.sizes);
+  Decomposition decomposition = decompose(view, base);
+  if (decomposition.form == ViewForm::Whole) return b.reshape(base, view.sizes);
   if (view.elements() == 0) return b.reshape(b.slice(b.reshape(base, {base.elements()}), {0}, {0}), view.sizes);
-  Value x = plan.form == ViewForm::General ? read_runs(b, base, plan, view.offset) : read_axes(b, base, plan);
+  Value x = decomposition.form == ViewForm::General ? read_runs(b, base, decomposition, view.offset) : read_axes(b, base, decomposition);
   return denormalise(b, x, view);
 }
 
 Value write_view(Builder& b, Value base, const View& view, Value contents) {
-  Plan plan = make_plan(view, base);
+  Decomposition decomposition = decompose(view, base);
   if (contents.type() != hlo::Type{base.dtype(), view.sizes}) {
     raise<InvalidArgument>("[view] expected contents {}, got {}; convert or expand them first",
                            hlo::Type{base.dtype(), view.sizes}.to_string(), contents.type().to_string());
   }
-  if (plan.form == ViewForm::Whole) return b.reshape(contents, base.dims());
+  if (decomposition.form == ViewForm::Whole) return b.reshape(contents, base.dims());
   if (view.elements() == 0) return base;
-  if (plan.form == ViewForm::General || is_expanded(view)) refuse_overlap(view);
-  return plan.form == ViewForm::General ? write_runs(b, base, contents, plan, view.offset)
-                                        : write_axes(b, base, contents, std::move(plan));
+  if (decomposition.form == ViewForm::General || is_expanded(view)) refuse_overlap(view);
+  return decomposition.form == ViewForm::General ? write_runs(b, base, contents, decomposition, view.offset)
+                                        : write_axes(b, base, contents, std::move(decomposition));
 }
 
 }  // namespace flambeau::runtime

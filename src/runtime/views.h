@@ -1,8 +1,8 @@
-// Strided reads and writes over dense arrays, as plans of StableHLO operations.
+// Strided reads and writes over dense arrays, decomposed into StableHLO operations.
 //
 // A storage holds a dense row-major array (the base). A tensor over it is a View: sizes, strides and offset in elements of the
-// base. A read plan turns the base into the dense array that the view shows; a write plan turns the base and new dense contents
-// into the new base. Plans are normalised first (size-1 dimensions dropped, dimensions that are contiguous with each other
+// base. A read makes the dense array that the view shows of the base; a write makes the new base of the old one and new dense
+// contents. Views are normalised first (size-1 dimensions dropped, dimensions that are contiguous with each other
 // merged, stride-0 dimensions set aside and broadcast at the end), then the cheapest form that fits is taken:
 //
 //   read:  the base itself; a reshape; a transpose; a contiguous range; a stepped slice of a reshape (strides that divide
@@ -31,7 +31,7 @@ struct View {
   int64_t extent() const;  // one more than the largest element index that it reaches; 0 when empty
 };
 
-// The form that a plan takes; part of what tests and statistics see. Stride-0 dimensions do not change it, but in Reshape.
+// The form that a decomposition takes; part of what tests and statistics see. Stride-0 dimensions do not change it, but in Reshape.
 enum class ViewForm {
   Whole,      // every element in order: the base itself, reshaped when its dimensions differ
   Reshape,    // the same, expanded along stride-0 dimensions

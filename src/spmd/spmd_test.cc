@@ -202,7 +202,7 @@ TEST(Hints, WorkInsideOfAScan) {
       const at::Tensor y = at::matmul(carry[0], gather_weight(rows[0], {"ffn", "embed"}).t()).tanh();
       return {shard_hint(y, {"batch", "sequence_block", ""})};
     };
-    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, {.kind = device::KeepPolicy::Kind::Full})[0];
+    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Full})[0];
     const at::Tensor loss = out.square().sum();
     return Tensors{loss.detach(), torch::autograd::grad({loss}, {weights})[0]};
   };

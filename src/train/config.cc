@@ -520,7 +520,7 @@ void check_config(const Config& config) {
                             "\"offload\" (gathered weights would wait in host memory), got never; set it to default");
   }
   try {
-    keep_policy(config);
+    checkpoint_policy(config);
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }
@@ -576,10 +576,10 @@ pjrt::CompileFlags compile_options(const Config& config) {
   }
 }
 
-runtime::KeepPolicy keep_policy(const Config& config) {
-  using Kind = runtime::KeepPolicy::Kind;
+runtime::CheckpointPolicy checkpoint_policy(const Config& config) {
+  using Kind = runtime::CheckpointPolicy::Kind;
   const Config::ActivationCheckpoint& options = config.activation_checkpoint;
-  runtime::KeepPolicy policy;
+  runtime::CheckpointPolicy policy;
   policy.kind = options.mode == "full"     ? Kind::Full
                 : options.mode == "budget" ? Kind::Budget
                 : options.mode == "none"   ? Kind::None

@@ -16,7 +16,7 @@
 
 #include "models/model.h"
 #include "pjrt/pjrt.h"
-#include "runtime/keep_policy.h"
+#include "runtime/checkpoint_policy.h"
 
 namespace flambeau::train {
 
@@ -209,7 +209,7 @@ std::vector<std::string> frozen_patterns(const Config& config);
 // What [model] says of attention.
 nn::AttentionOptions attention_options(const Config& config);
 // What [activation_checkpoint] says.
-runtime::KeepPolicy keep_policy(const Config& config);
+runtime::CheckpointPolicy checkpoint_policy(const Config& config);
 // What [compile] says. InvalidArgument, led by the configuration's file, for what is no option.
 pjrt::CompileFlags compile_options(const Config& config);
 

@@ -198,7 +198,7 @@ TEST(ParamGroups, TakeTheirOwnValuesAndTheRestOfTheOptimizers) {
 TEST(ParamGroups, TakePartsOfFusedTensors) {
   for (const bool stacked : {false, true}) {
     const auto model = models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48});
-    if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+    if (stacked) model->run_layers_as_loop(device::CheckpointPolicy{});
     model->parameters().initialize(5, at::kCPU);
     Config config;
     config.optimizer.name = "SGD";
@@ -241,7 +241,7 @@ TEST(ParamGroups, StateBytesAreThoseInMemory) {
         config.model.freeze = "w2";
         const auto model = models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48});
         freeze_parameters(config, *model);
-        if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+        if (stacked) model->run_layers_as_loop(device::CheckpointPolicy{});
         model->parameters().allocate(at::kCPU);
         const Optimizer optimizer = make_optimizer(config, *model);
         int64_t bytes = bytes_of(model->parameters().tensors());

@@ -138,12 +138,12 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackEqual) {
 }
 
 TEST_F(ConfigTest, ActivationCheckpointingIsAPolicy) {
-  using Kind = runtime::KeepPolicy::Kind;
+  using Kind = runtime::CheckpointPolicy::Kind;
   const auto read = [&](const std::string& text) {
     write_file_atomically(folder_ / "c.toml", "[model]\nscan = true\n[activation_checkpoint]\n" + text);
     const Config config = load_config(folder_ / "c.toml");
     check_config(config);
-    return keep_policy(config);
+    return checkpoint_policy(config);
   };
   EXPECT_EQ(read("").kind, Kind::None);
   EXPECT_EQ(read("mode = \"full\"").kind, Kind::Full);
@@ -299,7 +299,7 @@ TEST(Schedule, PartsAddUp) {
 
 struct Small {
   explicit Small(bool stacked = false) : model(models::make_model("llama3", "debug", {.vocab_size = 64, .n_layers = 2, .dim = 32, .n_heads = 4, .n_kv_heads = 2, .ffn_dim = 48})) {
-    if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+    if (stacked) model->run_layers_as_loop(device::CheckpointPolicy{});
     model->parameters().initialize(5, at::kCPU);
     model->prepare(at::kCPU, 16);
     Config config;
@@ -391,7 +391,7 @@ struct TinyRun {
       : model(std::move(given)) {
     config.optimizer.lr = 1e-2;
     if (!frozen.empty()) model->parameters().freeze([&](const std::string& name) { return name.find(frozen) != std::string::npos; }, dtype);
-    if (stacked) model->run_layers_as_loop(device::KeepPolicy{});
+    if (stacked) model->run_layers_as_loop(device::CheckpointPolicy{});
     model->parameters().initialize(5, at::kCPU);
     model->prepare(at::kCPU, 16);
     optimizer.emplace(make_optimizer(config, *model));

@@ -64,7 +64,7 @@ std::unique_ptr<models::Model> make_configured_model(const Config& config) {
   model->set_attention(attention_options(config));
   freeze_parameters(config, *model);
   try {
-    if (config.model.scan) model->run_layers_as_loop(keep_policy(config));
+    if (config.model.scan) model->run_layers_as_loop(checkpoint_policy(config));
   } catch (const InvalidArgument& e) {
     raise_in_config(config, e.what());
   }

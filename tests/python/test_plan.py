@@ -57,8 +57,8 @@ class Counts:
         self.parameters = layers * self.layer + norms + self.head * (1 if tied else 2)
 
     def flops(self, tokens, context):
-        """Forward and backward of `tokens` tokens: three products of each matrix, two of attention forward and five backward (it makes
-        the scores again), of all pairs since a row is one block."""
+        """Forward and backward of `tokens` tokens: three products of each matrix, two of attention forward and five backward (it
+        recomputes the scores), of all pairs since a row is one block."""
         return 2 * tokens * 3 * (self.layers * self.layer + self.head) + 7 * 2 * tokens * context * self.attention_dim * self.layers
 
 

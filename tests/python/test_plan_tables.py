@@ -53,7 +53,7 @@ def test_a_plan_that_fails_is_a_row_of_the_page(planner, tmp_path):
     assert row.replace("\\|", "").count("|") == len(plan_all.COLUMNS) + 1
 
 
-def test_a_plan_is_made_again_when_what_it_depends_on_changes(counting_planner, tmp_path):
+def test_a_plan_is_computed_anew_when_what_it_depends_on_changes(counting_planner, tmp_path):
     results = tmp_path / "results"
     runs = [plan_all.run(PLANS[0], results, 60)["run"] for _ in range(2)]
     newer = next(results.glob("*.json")).stat().st_mtime + 1

@@ -113,7 +113,7 @@ const bool registered = add_cases(attention_cases());
 
 struct Facts {
   int64_t largest = 0;     // elements of a value
-  double operations = 0;   // of products, loops counted as often as they turn
+  double operations = 0;   // of products, loops counted as often as they run
 };
 
 double operations_of(const hlo::Node& node) {
@@ -126,18 +126,18 @@ double operations_of(const hlo::Node& node) {
   return 2 * contracted * static_cast<double>(result.elements());
 }
 
-void look(const hlo::Block& block, double turns, Facts& facts) {
+void look(const hlo::Block& block, double iterations, Facts& facts) {
   for (const auto& node : block.nodes) {
     for (const hlo::Value& v : node->results) facts.largest = std::max(facts.largest, v.elements());
-    if (node->op == hlo::Op::DotGeneral) facts.operations += turns * operations_of(*node);
-    double inner = turns;
+    if (node->op == hlo::Op::DotGeneral) facts.operations += iterations * operations_of(*node);
+    double inner = iterations;
     if (node->op == hlo::Op::While) {
       for (const auto& n : node->regions[0]->nodes) {
         if (n->op != hlo::Op::Constant) continue;
         int32_t count = 0;
         const hlo::Literal& literal = std::get<hlo::Literal>(*n->find("value"));
         std::memcpy(&count, literal.bytes.data(), sizeof(count));
-        inner = turns * count;
+        inner = iterations * count;
       }
     }
     for (const auto& region : node->regions) look(*region, inner, facts);

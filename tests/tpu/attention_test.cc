@@ -55,7 +55,7 @@ Tensors step(const Tensors& in, const AttentionOptions& options) {
                                      heads(kHeads + kKvHeads, kKvHeads, "kv_heads"));
     return {spmd::shard_hint(carry[0] + out.flatten(2), {"batch", "sequence", ""})};
   };
-  const at::Tensor y = device::scan(kLayers, {x}, {weights}, {}, body, {.kind = device::KeepPolicy::Kind::Selective})[0];
+  const at::Tensor y = device::scan(kLayers, {x}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Selective})[0];
   return torch::autograd::grad({y.to(at::kFloat).square().mean()}, {x, weights});
 }
 
@@ -129,7 +129,7 @@ TEST_F(TpuAttention, IsInBlocksOrKernels) {
   if (!has_kernels(kShape)) GTEST_SKIP() << "NOT TESTED: kernels, which need a Python with JAX (FLAMBEAU_PYTHON)";
   for (const AttentionKind kind : {AttentionKind::Flash, AttentionKind::Auto}) {
     const Program flash = compile(kind);
-    // One kernel in the forward loop, two in the backward loop, which with this policy does not make the output again; each is given
+    // One kernel in the forward loop, two in the backward loop, which with this policy does not recompute the output; each is given
     // one device's part.
     EXPECT_EQ(count(flash.text, "tpu_custom_call"), 3);
     EXPECT_EQ(count(flash.compiled.optimized_hlo, "tpu_custom_call"), 3);

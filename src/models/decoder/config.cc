@@ -32,7 +32,7 @@ void DecoderConfig::check() const {
   expect_positive("model.n_kv_heads", kv_heads);
   expect_positive("model.ffn_dim", ffn_dim);
   expect_positive("model.vocab_size", vocab_size);
-  // RoPE turns pairs.
+  // RoPE rotates pairs.
   if (head_dim <= 0 || head_dim % 2 != 0) raise<InvalidArgument>("[model] expected heads of an even size, got {}", head_dim);
   if (heads % kv_heads != 0) {
     raise<InvalidArgument>("[model.n_kv_heads] expected a divisor of model.n_heads = {}, got {}; choose for example {}", heads,

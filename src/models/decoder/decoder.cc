@@ -58,7 +58,7 @@ Decoder::Decoder(std::string family, DecoderConfig config)
   parameters_.set_axes(decoder_axes());
 }
 
-void Decoder::run_layers_as_loop(std::optional<device::KeepPolicy> policy) {
+void Decoder::run_layers_as_loop(std::optional<device::CheckpointPolicy> policy) {
   scan_ = std::move(policy);
   if (scan_) layers_.lay_out_stacked(parameters_);
 }

@@ -52,7 +52,7 @@ class Decoder : public Model {
   // `family` begins messages.
   Decoder(std::string family, DecoderConfig config);
 
-  void run_layers_as_loop(std::optional<device::KeepPolicy> policy) override;
+  void run_layers_as_loop(std::optional<device::CheckpointPolicy> policy) override;
   void prepare(at::Device device, int64_t max_context) override;
   at::Tensor hidden(const Inputs& inputs, at::ScalarType compute, const Probe& probe = {}) const override;
   const nn::Weight& head() const override { return config_.tied ? embedding_ : head_; }

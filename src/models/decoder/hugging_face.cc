@@ -1,4 +1,4 @@
-// The decoder under Hugging Face's names. Shapes are the same, and so is the order of rows: both sides turn head elements i and
+// The decoder under Hugging Face's names. Shapes are the same, and so is the order of rows: both sides rotate head elements i and
 // i + head_dim / 2 together.
 #include <algorithm>
 #include <map>

@@ -96,7 +96,7 @@ class Walk {
   }
 
   bool is_argument(uint32_t id) const { return id < is_argument_.size() && is_argument_[id]; }
-  // Nobody beyond this block, or its next turn, wants it.
+  // Nobody beyond this block, or its next iteration, wants it.
   bool may_end(uint32_t id) const { return !is_argument(id) && !protected_.contains(id); }
 
   double size_of(Value v) const { return tiled_bytes(v.dtype(), layouts_.local_dims(v)); }
@@ -218,7 +218,7 @@ class Walk {
       if (may_end(id)) memory_.release(id);
   }
 
-  // An element of a loop's state that its turns change, under the names that it has for the report.
+  // An element of a loop's state that its iterations change, under the names that it has for the report.
   struct Carried {
     size_t index = 0;
     bool on_host = false;
@@ -249,7 +249,7 @@ class Walk {
       else memory_.hold(std::move(held));
     }
     protect(outer, *frame.block, [&] { walk(frame); });
-    // What the last turn left is the result.
+    // What the last iteration left is the result.
     for (const Carried& c : carried) {
       if (c.on_host) continue;
       memory_.release(body.parameters[c.index].id());
@@ -350,8 +350,8 @@ class Walk {
 
   void traffic(double bytes) { plan_.work.hbm_bytes += bytes; }
 
-  // An innermost loop keeps on the chip what a turn makes and uses up, as long as there is room, then what it hands to the
-  // next turn, the smallest first.
+  // An innermost loop keeps on the chip what an iteration makes and uses up, as long as there is room, then what it hands to the
+  // next iteration, the smallest first.
   void place_on_chip(const Frame& frame) {
     if (!frame.loop || frame.block != frame.loop->regions[1].get() || holds_loop(*frame.block)) return;
     double in_use = 0, most = 0;

@@ -279,7 +279,7 @@ TEST(Analytic, MemoryIsFreeAfterTheLastUse) {
   EXPECT_EQ(p.analyze({y4}).memory.total, (2 + 4 + 2 + 2) * kMiB);
 }
 
-// A loop that stacks up its rows holds the stack once; what a turn makes besides lives as long as the turn.
+// A loop that stacks up its rows holds the stack once; what an iteration makes besides lives as long as the iteration.
 TEST(Analytic, LoopsHoldTheirState) {
   Program p({{"a", 2}});
   const Value x = p.parameter({1024, 1024}, {{"a"}, {}});
@@ -301,7 +301,7 @@ TEST(Analytic, LoopsHoldTheirState) {
   EXPECT_EQ(plan.memory.largest.front().shape, "f32[6,512,1024]");
 }
 
-// What a loop reads of outside is there in the next turn: no turn writes over it.
+// What a loop reads of outside is there in the next iteration: no iteration writes over it.
 TEST(Analytic, LoopsLeaveWhatTheyReadAlone) {
   Program p({{"a", 2}});
   const Value x = p.parameter({1024, 1024}, {{"a"}, {}});  // 2 MiB a device, as are all values but w
@@ -341,7 +341,7 @@ TEST(Analytic, ValuesOfInnermostLoopsStayOnTheChip) {
     const auto last = p.b.for_loop(4, std::array{x}, [&](Builder& b, std::span<const Value> carry) {
       return std::vector{b.dot_general(carry[1], w, DotDims{{}, {}, {1}, {0}})};
     });
-    // Each turn reads w, and the state, and writes the state.
+    // Each iteration reads w, and the state, and writes the state.
     EXPECT_EQ(p.analyze({last[0]}, on_chip).work.hbm_bytes, 4.0 * double(on_chip > 0 ? 4 * kMiB : 8 * kMiB));
   }
 }

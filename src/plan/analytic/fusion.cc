@@ -138,7 +138,7 @@ bool Fusion::is_arithmetic(Value value) const {
   return any_inside(value, [](Op op) { return !is_movement(op); });
 }
 
-// A matrix product that has no memory of its own: no other kernel makes that again.
+// A matrix product that has no memory of its own: no other kernel recomputes that.
 bool Fusion::is_costly(Value value) const {
   return any_inside(value, [](Op op) { return op == Op::DotGeneral; });
 }
@@ -172,7 +172,7 @@ void Fusion::decide(const Node& node) {
 }
 
 // Whether the kernel of a product or a sum makes its Fused operand on the way: what is computed from memory element by element,
-// even if others make it again. Not a product, not a stack, and nothing where a ring takes it piece after piece.
+// even if others recompute it. Not a product, not a stack, and nothing where a ring takes it piece after piece.
 bool Fusion::takes_in(const Node& node, Value operand) const {
   const Node& made_by = *graph_.definition(operand);
   if (node.op == Op::Reduce) return made_by.op != Op::DotGeneral;

@@ -3,7 +3,7 @@
 // TPU's compiler makes one kernel of a matrix product or reduction and the cheap operations around it; what stands between
 // operations of a kernel never lies in memory. Here a value is
 //   Alias     another name for the memory of its operand: a reshape, an update in place, a constraint that moves nothing
-//   Fused     made again by each kernel that reads it
+//   Fused     recomputed by each kernel that reads it
 //   Buffer    made once, by a kernel of its own: its result
 //   Nothing   too small to count, or a constant
 #pragma once

@@ -32,7 +32,7 @@ Layouts::Layouts(const hlo::Graph& graph) : layouts_(graph.value_count()), fixed
   prepare(graph.body());
   for (size_t i = 0; i < graph.results().size(); ++i)
     if (const auto& sharding = graph.result_signature(i).sharding) suggest(graph.results()[i], *sharding);
-  // Each round hands a layout through the whole program; loops hand it on from one turn to the next.
+  // Each round hands a layout through the whole program; loops hand it on from one iteration to the next.
   constexpr int kMostRounds = 32;
   for (int round = 0; round < kMostRounds; ++round) {
     const bool forward = pass(true), backward = pass(false);

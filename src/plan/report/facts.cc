@@ -181,7 +181,7 @@ std::vector<std::string> warnings_of(const Report& report) {
   std::vector<std::string> warnings = report.warnings;
   if (!report.exact) {
     warnings.emplace_back(
-        "the program has loops whose number of turns is not known; their content counts as run once, so FLOPs, "
+        "the program has loops whose trip count is not known; their content counts as run once, so FLOPs, "
         "traffic, collectives and times are lower bounds");
   }
   return warnings;

@@ -70,7 +70,7 @@ Estimate estimate(const compiled::Analysis& analysis, const Timeline& timeline, 
        "Copies onto the chip that the compiler starts ahead hide behind products that leave memory idle.",
        "A collective hides behind what the schedule runs between its start and its end; collectives queue for the links."});
   if (!analysis.exact()) {
-    estimate.assumptions.push_back("The program has loops whose number of turns is not known; they are counted once.");
+    estimate.assumptions.push_back("The program has loops whose trip count is not known; they are counted once.");
   }
   return estimate;
 }

@@ -92,7 +92,7 @@ class Runner {
 
  private:
   // A loop's body, or the entry: the operations from `first` to before `last` belong to it or to loops inside. Seconds of one
-  // turn.
+  // iteration.
   double run_part(int loop, size_t first, size_t last) {
     std::vector<size_t> here;  // collectives of this part
     for (size_t c = 0; c < analysis_.collectives.size(); ++c) {

@@ -105,7 +105,7 @@ TEST(Timeline, WaitsForWhatNothingHides) {
   }
 }
 
-// A product, three turns of (two turns of a product, a gather beside another), a product, a gather alone.
+// A product, three iterations of (two iterations of a product, a gather beside another), a product, a gather alone.
 Analysis nested() {
   Analysis a;
   a.loops = {{.name = "outer", .op_name = "", .parent = -1, .trips = 3}, {.name = "inner", .op_name = "", .parent = 0, .trips = 2}};

@@ -1,4 +1,4 @@
-// What the forward pass of a loop keeps for its backward pass (activation checkpointing), and what making a value again costs.
+// What the forward pass of a loop keeps for its backward pass (activation checkpointing), and what recomputing a value costs.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace flambeau::runtime {
 
-struct KeepPolicy {
+struct CheckpointPolicy {
   enum class Kind {
-    None,       // nothing is made again: all that the backward pass reads is kept
-    Full,       // everything is made again from the carry that a turn began with
-    Selective,  // the outputs of `ops` are kept, the rest is made again
-    Budget,     // what is most costly to make again, in a share `budget` of the bytes that None keeps (never less than Full does)
+    None,       // nothing is recomputed: all that the backward pass reads is kept
+    Full,       // everything is recomputed from the carry that an iteration began with
+    Selective,  // the outputs of `ops` are kept, the rest is recomputed
+    Budget,     // what is most costly to recompute, in a share `budget` of the bytes that None keeps (never less than Full does)
   };
   Kind kind = Kind::None;
   std::vector<std::string> ops = {"matmul", "attention"};  // of Selective, as parse_kept_ops gives them

@@ -1,4 +1,4 @@
-#include "runtime/keep_policy.h"
+#include "runtime/checkpoint_policy.h"
 
 #include <algorithm>
 #include <array>
