@@ -23,7 +23,7 @@ struct State {
   int64_t tokens_seen = 0;
   std::string data_cursor;  // JSON, the dataset's own
   std::string model;        // what the parameters belong to: "llama3 debug"
-  std::string optimizer_kind = {};  // what the states belong to, as train::describe_states says it; empty in checkpoints of format 1
+  std::string optimizer_kind = {};  // what the states belong to, as train/same_optimizer.h says it; empty in checkpoints of format 1
   int64_t went_back_to = -1;   // the step that the run was last sent back to (checkpoint.load_step); -1: none
   NamedTensors parameters, optimizer;
 };

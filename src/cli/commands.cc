@@ -13,6 +13,7 @@
 #include "flambeau_version.h"
 #include "pjrt/pjrt.h"
 #include "runtime/engine.h"
+#include "train/interrupt.h"
 #include "train/metrics.h"
 #include "train/param_groups.h"
 #include "train/state.h"
@@ -83,8 +84,7 @@ void warn_of_keys_without_effect(const train::Config& config) {
 
 int train(const train::Config& config) {
   warn_of_keys_without_effect(config);
-  const int signal = train::run(config);
-  return signal == 0 ? 0 : 128 + signal;  // as shells have it
+  return train::exit_code(train::run(config));
 }
 
 void check(const train::Config& config) {

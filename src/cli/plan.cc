@@ -126,12 +126,12 @@ int plan(const train::Config& config, const PlanRequest& request) {
   try {
     const plan::Planner planner(plan::parse_pod(request.topology, request.slices), request.options);
     const bool fits = request.search ? find_best(planner, config, request) : plan_one(planner, config, request);
-    if (interrupt.signal() != 0) return 128 + interrupt.signal();  // too late to end anything, but whoever called wants to
+    if (train::interrupted()) return train::exit_code(train::received_signal());  // too late to end anything, but whoever called wants to
     return fits ? 0 : 1;
   } catch (const pjrt::Cancelled&) {
     const bool recorded = request.search && !request.searching.record.empty();
     fmt::print(stderr, "flambeau: interrupted{}\n", recorded ? "; the same command goes on from " + request.searching.record.string() : "");
-    return 128 + interrupt.signal();  // as shells have it
+    return train::exit_code(train::received_signal());
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "data/dataset.h"
 #include "data/loader.h"

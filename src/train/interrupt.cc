@@ -17,6 +17,7 @@ void note(int signal) {
 
 int received_signal() { return received; }
 bool interrupted() { return received != 0; }
+int exit_code(int signal) { return signal == 0 ? 0 : 128 + signal; }
 
 InterruptGuard::InterruptGuard() {
   received = 0;
@@ -28,7 +29,5 @@ InterruptGuard::~InterruptGuard() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
-
-int InterruptGuard::signal() const { return received_signal(); }
 
 }  // namespace flambeau::train

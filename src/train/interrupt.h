@@ -6,6 +6,8 @@ namespace flambeau::train {
 // The signal that came since the newest guard was made, or 0; and whether one did.
 int received_signal();
 bool interrupted();
+// What a process ends with, as shells have it: 0, or 128 + the signal that ended it.
+int exit_code(int signal);
 
 // Takes over both signals while it lives. One at a time.
 class InterruptGuard {
@@ -14,8 +16,6 @@ class InterruptGuard {
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  // The signal that came, or 0.
-  int signal() const;
 };
 
 }  // namespace flambeau::train

@@ -165,31 +165,28 @@ at::Tensor Optimizer::kept(const at::Tensor& next, size_t state, size_t target, 
 void Optimizer::update_target(size_t i, const at::Tensor& gradient, const Tensors& inputs, const at::Tensor& apply) {
   const at::Tensor p = targets_[i].tensor.detach();
   const Tensors n = columns(inputs.at(0), i);
+  Tensors old;  // by index into states_; undefined where the target has none
+  for (const State& s : states_) old.push_back(s.tensors[i].defined() ? s.tensors[i].to(at::kFloat) : at::Tensor());
   const std::vector<Algorithm> algorithms = algorithms_of(targets_[i]);
   at::Tensor value = p;
-  std::vector<std::pair<size_t, at::Tensor>> next;  // by index into states_
+  Tensors next = old;
   for (const Algorithm algorithm : algorithms) {
-    const std::vector<size_t> indices = states_of(algorithm, i);
+    const std::vector<size_t> used = states_of(algorithm, i);
     Tensors states;
-    for (const size_t s : indices) states.push_back(states_[s].tensors[i].to(at::kFloat));
-    Update update = algorithm == Algorithm::SGD ? sgd(p, gradient, states, n)
-                                                : adam(algorithm == Algorithm::AdamW, p, gradient, states, n);
-    if (algorithms.size() > 1) {  // each to its own cells
-      const at::Tensor is_own = n.back().eq(static_cast<int64_t>(algorithm));
-      update.value = at::where(is_own, update.value, value);
-      for (size_t k = 0; k < indices.size(); ++k) {
-        const auto before = std::ranges::find(next, indices[k], &std::pair<size_t, at::Tensor>::first);
-        update.states[k] = at::where(is_own, update.states[k], before == next.end() ? states[k] : before->second);
-        if (before != next.end()) next.erase(before);
-      }
-    }
-    value = update.value;
-    for (size_t k = 0; k < indices.size(); ++k) next.emplace_back(indices[k], update.states[k]);
+    for (const size_t s : used) states.push_back(old[s]);
+    const Update update = algorithm == Algorithm::SGD ? sgd(p, gradient, states, n)
+                                                      : adam(algorithm == Algorithm::AdamW, p, gradient, states, n);
+    // Each algorithm updates its own cells.
+    const at::Tensor is_own = algorithms.size() > 1 ? n.back().eq(static_cast<int64_t>(algorithm)) : at::Tensor();
+    const auto merged = [&](const at::Tensor& own, const at::Tensor& others) { return is_own.defined() ? at::where(is_own, own, others) : own; };
+    value = merged(update.value, value);
+    for (size_t k = 0; k < used.size(); ++k) next[used[k]] = merged(update.states[k], next[used[k]]);
   }
   p.copy_(at::where(apply, value, p));
-  for (const auto& [s, state] : next) {
-    const at::Tensor& old = states_[s].tensors[i];
-    old.copy_(at::where(apply, kept(state, s, i, inputs), old));
+  for (size_t s = 0; s < states_.size(); ++s) {
+    if (!next[s].defined()) continue;
+    const at::Tensor& state = states_[s].tensors[i];
+    state.copy_(at::where(apply, kept(next[s], s, i, inputs), state));
   }
 }
 

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -41,11 +40,6 @@ Algorithm algorithm_of(const std::string& name) {
   return name == "SGD" ? Algorithm::SGD : name == "Adam" ? Algorithm::Adam : Algorithm::AdamW;
 }
 
-std::string name_of_group(const Config& config, size_t group) {
-  const auto& groups = config.optimizer.param_groups;
-  return group < groups.size() ? groups[group].name.value_or(config.optimizer.name) : config.optimizer.name;
-}
-
 }  // namespace
 
 // ---- which parameters ---------------------------------------------------------------------------------------------------------
@@ -76,6 +70,11 @@ void freeze_parameters(const Config& config, models::Model& model) {
   } catch (const InvalidArgument& e) {
     raise_in_config(config, fmt::format("model.freeze: {}", e.what()));
   }
+}
+
+std::string name_of_group(const Config& config, size_t group) {
+  const auto& groups = config.optimizer.param_groups;
+  return group < groups.size() ? groups[group].name.value_or(config.optimizer.name) : config.optimizer.name;
 }
 
 std::vector<size_t> groups_of(const Config& config, const models::Model& model) {
@@ -187,67 +186,6 @@ int64_t state_bytes(const Config& config, const models::Model& model) {
   return bytes;
 }
 
-// ---- resuming ---------------------------------------------------------------------------------------------------------------
-
-std::string describe_states(const Config& config, const models::Model& model) {
-  const std::vector<size_t> groups = groups_of(config, model);
-  const std::vector<Hyperparameters> hyperparameters = group_hyperparameters(config.optimizer);
-  nlohmann::ordered_json described = {{"state_dtype", config.optimizer.state_dtype}, {"groups", nlohmann::ordered_json::array()}};
-  for (size_t g = 0; g < hyperparameters.size(); ++g) {
-    Hasher members;
-    size_t count = 0;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      const nn::Parameter& p = model.parameters().all()[i];
-      if (groups[i] != g || !model.parameters().traits(p).trainable) continue;
-      members.add(std::string_view(p.name));
-      ++count;
-    }
-    if (count == 0) continue;
-    described["groups"].push_back({{"pattern", g < config.optimizer.param_groups.size() ? config.optimizer.param_groups[g].pattern : ""},
-                                   {"name", name_of_group(config, g)},
-                                   {"states", state_names(hyperparameters[g])},
-                                   {"parameters", count},
-                                   {"members", fmt::format("{:016x}", members.value())}});
-  }
-  return described.dump();
-}
-
-void check_same_states(const Config& config, const models::Model& model, const std::string& saved, const std::string& where) {
-  using Json = nlohmann::json;
-  const Json before = Json::parse(saved), now = Json::parse(describe_states(config, model));
-  const auto refuse = [&](std::string_view what, const std::string& expected, const std::string& got, const std::string& remedy) {
-    raise<InvalidArgument>("{}: expected the {} that it was made with, {}, got {}; {}, or begin a new run from its weights "
-                           "(checkpoint.initial_load_path = \"{}\", another dump_folder)", where, what, expected, got, remedy, where);
-  };
-  if (before.at("state_dtype") != now.at("state_dtype")) {
-    const auto dtype = before.at("state_dtype").get<std::string>();
-    refuse("optimizer.state_dtype", dtype, now.at("state_dtype").get<std::string>(), fmt::format("set it to \"{}\"", dtype));
-  }
-  const Json &groups_before = before.at("groups"), &groups_now = now.at("groups");
-  if (groups_before.size() != groups_now.size()) {
-    refuse("groups of parameters", fmt::format("{} of them", groups_before.size()), fmt::format("{}", groups_now.size()),
-           "give optimizer.param_groups as they were");
-  }
-  for (size_t g = 0; g < groups_now.size(); ++g) {
-    const Json &a = groups_before[g], &b = groups_now[g];
-    const auto pattern = a.at("pattern").get<std::string>();
-    const std::string of = pattern.empty() ? "optimizer" : fmt::format("optimizer of the group \"{}\"", pattern);
-    if (a.at("name") != b.at("name"))
-      refuse(of, a.at("name").get<std::string>(), b.at("name").get<std::string>(), fmt::format("set its name to \"{}\"", a.at("name").get<std::string>()));
-    if (a.at("states") != b.at("states")) {
-      const bool had = !a.at("states").empty();
-      refuse(of, had ? "with momentum" : "without momentum", had ? "without" : "with it", "set its momentum as it was");
-    }
-    if (a.at("members") != b.at("members")) {
-      refuse(pattern.empty() ? "parameters outside of optimizer.param_groups" : fmt::format("parameters of the group \"{}\"", pattern),
-             fmt::format("{} of them", a.at("parameters").dump()), fmt::format("{} others", b.at("parameters").dump()),
-             "give optimizer.param_groups and model.freeze as they were");
-    }
-  }
-}
-
-// ---- describing -------------------------------------------------------------------------------------------------------------
-
 std::string describe_optimizer(const Config& config, const models::Model& model) {
   const Config::Optimizer& o = config.optimizer;
   const std::vector<size_t> groups = groups_of(config, model), of_model = trained(model).indices;
@@ -256,9 +194,9 @@ std::string describe_optimizer(const Config& config, const models::Model& model)
   for (size_t g = 0; g <= o.param_groups.size(); ++g) {
     const auto count = std::ranges::count_if(of_model, [&](size_t i) { return groups[i] == g; });
     if (count == 0) continue;
-    const bool other = g < o.param_groups.size() && o.param_groups[g].name.value_or(o.name) != o.name;
+    const std::string name = name_of_group(config, g);
     parts.push_back(fmt::format("{}{}: {}", g < o.param_groups.size() ? o.param_groups[g].pattern : "others",
-                                other ? " by " + *o.param_groups[g].name : "", count));
+                                name != o.name ? " by " + name : "", count));
   }
   return fmt::format("{}, parameters {}", o.name, fmt::join(parts, ", "));
 }

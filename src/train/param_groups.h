@@ -24,6 +24,8 @@ std::vector<size_t> assign_groups(const std::vector<std::string>& names, const s
 // parameter, with the nearest name, and for patterns that leave none to train.
 void freeze_parameters(const Config& config, models::Model& model);
 
+// The optimizer of a group, "AdamW".
+std::string name_of_group(const Config& config, size_t group);
 // The index of each parameter's group, as assign_groups gives it to those that are trained. InvalidArgument, led by the file.
 std::vector<size_t> groups_of(const Config& config, const models::Model& model);
 
@@ -40,12 +42,6 @@ std::vector<std::vector<std::string>> state_names_of(const Config& config, const
 // Bytes of the parameters and their optimizer states, as they lie in memory: a state that one part of a fused or stacked tensor needs
 // is there for the whole of it.
 int64_t state_bytes(const Config& config, const models::Model& model);
-
-// What a resumed run must have in common with the one that wrote a checkpoint, as JSON: the states' dtype; of each group its pattern,
-// optimizer, states, and which parameters it has.
-std::string describe_states(const Config& config, const models::Model& model);
-// InvalidArgument that names the difference and a remedy where `saved` (of describe_states) is not that of this configuration.
-void check_same_states(const Config& config, const models::Model& model, const std::string& saved, const std::string& where);
 
 // "AdamW", with the parameters of each group where there are groups.
 std::string describe_optimizer(const Config& config, const models::Model& model);

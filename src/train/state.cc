@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "train/param_groups.h"
+#include "train/same_optimizer.h"
 
 namespace flambeau::train {
 namespace {
@@ -75,31 +76,6 @@ void restore_parameters(const checkpoint::NamedTensors& tensors, const fs::path&
   }
 }
 
-// Of checkpoints that say nothing of their optimizer: what their tensors tell.
-void check_kind_by_tensors(const checkpoint::NamedTensors& tensors, const Config& config, const Optimizer& optimizer, const fs::path& where) {
-  struct Kind {
-    const char *state, *optimizer;
-  };
-  constexpr Kind kKinds[] = {{"exp_avg", "AdamW or Adam"}, {"momentum_buffer", "SGD with momentum"}};
-  for (const auto& [state, kind] : kKinds) {
-    const auto saved = std::ranges::find_if(tensors, [&](const auto& t) { return t.first.ends_with(fmt::format(".{}", state)); });
-    const bool had = saved != tensors.end();
-    const bool has = std::ranges::any_of(optimizer.states(), [&](const Optimizer::State& s) { return s.name == state; });
-    if (had != has) {
-      raise<InvalidArgument>("{}: expected optimizer.name = \"{}\" to go on {} states of {}, got them {}; set optimizer.name as it was, or "
-                             "begin a new run from its weights (checkpoint.initial_load_path = \"{}\", another dump_folder)",
-                             where.string(), config.optimizer.name, has ? "with" : "without", kind, had ? "there" : "missing",
-                             where.string());
-    }
-    const auto dtype = config.optimizer.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-    if (had && saved->second.scalar_type() != dtype) {
-      raise<InvalidArgument>("{}: expected optimizer states in {}, got others; set optimizer.state_dtype as it was, or begin a new run from "
-                             "its weights (checkpoint.initial_load_path = \"{}\", another dump_folder)", where.string(),
-                             config.optimizer.state_dtype, where.string());
-    }
-  }
-}
-
 models::NamedTensors read_hugging_face(const fs::path& folder) {
   std::vector<fs::path> files;
   if (fs::is_directory(folder)) {
@@ -141,8 +117,7 @@ checkpoint::State collect_state(const Config& config, const models::Model& model
 
 void restore_state(const checkpoint::State& state, const fs::path& where, const Config& config, models::Model& model,
                    Optimizer& optimizer, at::Device device) {
-  if (state.optimizer_kind.empty()) check_kind_by_tensors(state.optimizer, config, optimizer, where);
-  else check_same_states(config, model, state.optimizer_kind, where.string());
+  check_same_optimizer(state, config, model, where.string());
   restore_parameters(state.parameters, where / "model.safetensors", model);
   const Lookup lookup(state.optimizer, where / "optimizer.safetensors");
   const nn::Parameters& parameters = model.parameters();

@@ -247,7 +247,7 @@ int Trainer::run() {
   }
   log_info("Training starts at step {}", first_step_);
   std::optional<TokenBatch> batch = next_batch();
-  while (at_.step < config_.training.steps && interrupt.signal() == 0) {
+  while (at_.step < config_.training.steps && !interrupted()) {
     const int64_t step = at_.step + 1;
     const data::Cursor after = loader_->cursor();
     StepResult result;
@@ -258,7 +258,7 @@ int Trainer::run() {
     batch = std::move(next);
   }
   set_status_line("");
-  return finish(interrupt.signal());
+  return finish();
 }
 
 std::optional<TokenBatch> Trainer::next_batch() {
@@ -362,26 +362,25 @@ void Trainer::save() {
 
 // ---- ending ---------------------------------------------------------------------------------------------------------------
 
-int Trainer::finish(int signal) {
+int Trainer::finish() {
   if (beginning_.folder && at_.step > 0) save();
-  const auto complete = [&] { return signal == 0 && !interrupted(); };
-  if (const std::optional<double> loss = complete() && validation_ ? validate(-1) : std::nullopt) {
+  if (const std::optional<double> loss = !interrupted() && validation_ ? validate(-1) : std::nullopt) {
     log_info("validate step: {:2}  loss: {:8.5f}  (nats a token, all held-out samples)", at_.step, *loss);
     if (config_.data.bigram) {
       const double bigram = data::Bigram(datasets_.train->corpus()).cross_entropy(datasets_.held_out->corpus());
       log_info("held-out loss {:.4f}, bigram model {:.4f} nats a token: better by {:.4f}", *loss, bigram, bigram - *loss);
     }
   }
-  if (complete() && sample_step_) {
+  if (!interrupted() && sample_step_) {
     const SampleOptions options{.tokens = config_.sampling.tokens, .temperature = config_.sampling.temperature,
                                 .seed = static_cast<uint64_t>(config_.sampling.seed)};
     const std::string text = sample(*sample_step_, *datasets_.tokenizer, batching_.context, config_.sampling.prompt, options);
     fmt::print("{}\n", printable(config_.sampling.prompt + text));
     std::fflush(stdout);
   }
-  if (complete() && config_.checkpoint.last_save_in_hf) export_model(config_, *model_);
+  if (!interrupted() && config_.checkpoint.last_save_in_hf) export_model(config_, *model_);
   print_stats("at the end");
-  if (interrupted()) signal = received_signal();
+  const int signal = received_signal();
   const std::string why = signal == 0 ? "Training completed" : fmt::format("Stopped by {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
   log_info("{}: step {} of {}, {} tokens seen, {} in steps{}", why, at_.step, config_.training.steps, with_commas(at_.tokens),
            duration(seconds_total_),

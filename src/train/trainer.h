@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "base/error.h"
 #include "models/model.h"
@@ -68,8 +67,8 @@ class Trainer {
   // Mean loss a token over the held-out samples, or over the first `batches` batches (-1: all). nullopt when a signal ended it.
   std::optional<double> validate(int64_t batches);
   void save();
-  // What the run has to say at its end. Returns the signal that ended it, which may come only now.
-  int finish(int signal);
+  // What the run has to say at its end. Returns the signal that ended it, which may come only now, or 0.
+  int finish();
   void print_stats(std::string_view when) const;
   std::optional<TokenBatch> next_batch();
 
