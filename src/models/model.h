@@ -65,7 +65,7 @@ class Model {
   // How attention is computed; Auto unless this is called.
   void set_attention(const nn::AttentionOptions& options) { attention_ = options; }
   // How it was computed last.
-  const nn::AttentionUse& attention_use() const { return *attention_.use; }
+  const nn::AttentionUse& attention_use() const { return attention_use_; }
 
   // Moves tables to `device` and makes them for contexts up to `max_context`. Parameters: parameters().initialize or allocate.
   virtual void prepare(at::Device device, int64_t max_context) = 0;
@@ -97,6 +97,7 @@ class Model {
   nn::Parameters parameters_;
   std::optional<device::CheckpointPolicy> scan_;
   nn::AttentionOptions attention_;
+  mutable nn::AttentionUse attention_use_;  // a report of hidden()
 };
 
 // Sizes that replace those of the flavour; 0 keeps the flavour's.

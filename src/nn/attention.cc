@@ -36,7 +36,7 @@ AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
     raise<InvalidArgument>("[model.attention] expected a TPU for flash attention, got {}; set model.attention = \"chunked\", or auto",
                            platform.empty() ? "PyTorch on the CPU" : platform);
   }
-  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true, .use = options.use};
+  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true};
   if (options.kind == AttentionKind::Auto) {
     options.chosen = true;
     options.kind = is_tpu                                                   ? AttentionKind::Flash
@@ -109,9 +109,9 @@ void say_once(const std::string& why, bool asked) {
   else log_debug("attention is chunked instead of flash: {}", why);
 }
 
-// Of these parts of one device; null: chunked.
+// Of these parts of one device; null: chunked, which `use` is told where it is given.
 std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& documents,
-                                                        const AttentionOptions& options) {
+                                                        const AttentionOptions& options, AttentionUse* use) {
   if (options.kind != AttentionKind::Flash) return nullptr;
   std::string why;
   if (spmd::sharding_rules() != nullptr && !spmd::inside_manual()) {
@@ -124,14 +124,15 @@ std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, con
                                           .documents = documents.defined(), .blocks = options.blocks}, why);
     if (kernels) return kernels;
   }
-  *options.use = {.kind = AttentionKind::Chunked, .why_not_flash = why};
+  if (use != nullptr) *use = {.kind = AttentionKind::Chunked, .why_not_flash = why};
   say_once(why, !options.chosen);
   return nullptr;
 }
 
-Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionOptions& options) {
+Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionOptions& options,
+                AttentionUse* use) {
   const auto body = [&](const Tensors& t) -> Tensors {
-    const auto kernels = kernels_for(t[0], t[1], t[3], options);
+    const auto kernels = kernels_for(t[0], t[1], t[3], options, use);
     const auto results = kernels ? device::flash_attention(t[0], t[1], t[2], t[3], *kernels)
                                  : device::causal_attention(t[0], t[1], t[2], t[3], options.blocks);
     return {results[0], results[1]};
@@ -143,7 +144,7 @@ Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 // `saved`: query, key, value, output, logsumexp, documents.
 Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionOptions& options) {
   const auto body = [&](const Tensors& t) -> Tensors {
-    const auto kernels = kernels_for(t[1], t[2], t[6], options);
+    const auto kernels = kernels_for(t[1], t[2], t[6], options, nullptr);
     const auto results = kernels ? device::flash_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], *kernels)
                                  : device::causal_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], options.blocks);
     return {results[0], results[1], results[2]};
@@ -157,14 +158,15 @@ Tensors backward(const at::Tensor& gradient, const variable_list& saved, const A
 struct Problem {
   at::Tensor documents;
   AttentionOptions options;
+  AttentionUse* use;
 };
 
 struct InBlocks : torch::autograd::Function<InBlocks> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const Problem& problem) {
-    const Tensors results = nn::forward(q, k, v, problem.documents, problem.options);
+    const Tensors results = nn::forward(q, k, v, problem.documents, problem.options, problem.use);
     ctx->save_for_backward({q, k, v, results[0], results[1], problem.documents});
-    const auto& [kind, blocks, chosen, use] = problem.options;
+    const auto& [kind, blocks, chosen] = problem.options;
     ctx->saved_data["options"] = std::vector<int64_t>{static_cast<int64_t>(kind), blocks.q, blocks.kv, chosen};
     return results[0];
   }
@@ -192,9 +194,9 @@ std::string describe(const AttentionUse& use) {
   return "not known before it runs";
 }
 
-Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS)
-    : options_(choose(options, tokens_BS)) {
-  *options_.use = {.kind = options_.kind, .why_not_flash = {}};
+Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS, AttentionUse* use)
+    : options_(choose(options, tokens_BS)), use_(use) {
+  if (use_ != nullptr) *use_ = {.kind = options_.kind, .why_not_flash = {}};
   if (!documents_BS.defined()) return;
   if (options_.kind == AttentionKind::Dense) mask_B1SS_ = document_mask(documents_BS);
   else documents_BS_ = documents_BS.to(at::kInt);
@@ -203,7 +205,7 @@ Attention::Attention(const AttentionOptions& options, const at::Tensor& tokens_B
 at::Tensor Attention::operator()(const at::Tensor& q_BHSE, const at::Tensor& k_BKSE, const at::Tensor& v_BKSE) const {
   const at::Tensor out_BHSE = options_.kind == AttentionKind::Dense
                                   ? dense(q_BHSE, k_BKSE, v_BKSE, mask_B1SS_)
-                                  : InBlocks::apply(q_BHSE, k_BKSE, v_BKSE, Problem{documents_BS_, options_});
+                                  : InBlocks::apply(q_BHSE, k_BKSE, v_BKSE, Problem{documents_BS_, options_, use_});
   return out_BHSE.transpose(1, 2);
 }
 

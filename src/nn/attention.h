@@ -9,8 +9,6 @@
 // and heads.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +19,7 @@ namespace flambeau::nn {
 
 enum class AttentionKind { Auto, Dense, Chunked, Flash };
 
-// How attention was computed when it was last recorded or run, for whoever reports it.
+// How attention was computed when its forward pass was last recorded or run, for whoever reports it.
 struct AttentionUse {
   AttentionKind kind = AttentionKind::Auto;  // Auto: not yet
   std::string why_not_flash;                 // flash was the choice and is computed chunked: the reason
@@ -33,14 +31,14 @@ struct AttentionOptions {
   AttentionKind kind = AttentionKind::Auto;
   device::AttentionBlocks blocks = {};
   bool chosen = false;  // the kind, by Auto: then no warning is logged here where flash becomes chunked
-  std::shared_ptr<AttentionUse> use = std::make_shared<AttentionUse>();
 };
 
 // Made once a forward pass, for all layers.
 class Attention {
  public:
-  // For rows like tokens [B, S]. `documents` [B, S], where defined, is any numbering that changes where a document ends.
-  Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS);
+  // For rows like tokens [B, S]. `documents` [B, S], where defined, is any numbering that changes where a document ends. `use`, where
+  // given, outlives this and is told how forward passes are computed.
+  Attention(const AttentionOptions& options, const at::Tensor& tokens_BS, const at::Tensor& documents_BS, AttentionUse* use = nullptr);
 
   // q [B, H, S, E] already scaled, k and v [B, K, S, E] with K dividing H: query head h reads key-value head h / (H / K).
   // Returns [B, S, H, E].
@@ -50,6 +48,7 @@ class Attention {
 
  private:
   AttentionOptions options_;
+  AttentionUse* use_;
   at::Tensor documents_BS_;  // int32; undefined where rows are one document
   at::Tensor mask_B1SS_;     // of dense attention, instead
 };

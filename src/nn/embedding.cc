@@ -87,7 +87,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const at::Tensor dw = table_gradient(gradients[0].to(at::kFloat), ctx->get_saved_variables()[0], ctx->saved_data["rows"].toInt(),
                                          ctx->saved_data["axes"].to<spmd::Axes>());
-    return {weight_gradient(ctx, dw), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {as_stored(ctx, dw), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

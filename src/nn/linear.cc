@@ -33,11 +33,9 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &g = gradients[0];
     const int64_t leading = x.dim() - 1;
-    at::Tensor dx, dw;
+    at::Tensor dx;
     if (ctx->needs_input_grad(0)) dx = device::dot_general(g, weight, range(leading, g.dim()), range(0, weight.dim() - 1));
-    if (ctx->needs_input_grad(1)) {
-      dw = weight_gradient(ctx, device::dot_general(g, x, range(0, leading), range(0, leading), at::kFloat));
-    }
+    const at::Tensor dw = weight_gradient(ctx, 1, [&] { return device::dot_general(g, x, range(0, leading), range(0, leading), at::kFloat); });
     return {dx, dw, at::Tensor()};
   }
 };

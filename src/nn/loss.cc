@@ -183,7 +183,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Tensors results = sums_of(x_BSD, labels_BS, problem, head);
     if (problem.weight_gradient) {
       // The head's gradient is summed over the devices before the layers' backward pass begins, or it lies there whole all the while.
-      const auto [dx, dw] = spmd::optimization_barrier(results[2], weight_gradient(ctx, results[3].to(value_VD.scalar_type())));
+      const auto [dx, dw] = spmd::optimization_barrier(results[2], as_stored(ctx, results[3].to(value_VD.scalar_type())));
       ctx->save_for_backward({dx, dw});
     } else {
       ctx->save_for_backward({results[2], at::Tensor()});

@@ -1,4 +1,3 @@
-#include <cmath>
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>

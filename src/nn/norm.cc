@@ -32,8 +32,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     const at::Tensor dx = (gw - normed * at::mean(gw * normed, {-1}, true)) * scale;
     std::vector<int64_t> leading(static_cast<size_t>(g.dim() - 1));
     std::iota(leading.begin(), leading.end(), 0);
-    at::Tensor dw;
-    if (ctx->needs_input_grad(1)) dw = weight_gradient(ctx, (g * normed).sum(leading));
+    const at::Tensor dw = weight_gradient(ctx, 1, [&] { return (g * normed).sum(leading); });
     return {dx.to(saved[0].scalar_type()), dw, at::Tensor(), at::Tensor()};
   }
 };

@@ -20,7 +20,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>

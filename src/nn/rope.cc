@@ -1,6 +1,5 @@
 #include "nn/rope.h"
 
-#include <cmath>
 #include <numbers>
 
 #include <ATen/ATen.h>
@@ -123,11 +122,10 @@ struct SplitQkvNormRope : torch::autograd::Function<SplitQkvNormRope> {
                      dv = gradients[2].transpose(1, 2).unsqueeze(3);
     const auto [dq, dwq] = rope.backward(gq, qkv.narrow(3, 0, G), saved[4], q_norm * scale);
     const auto [dk, dwk] = rope.backward(gk, qkv.narrow(3, G, 1), saved[5], k_norm);
-    const auto where_trained = [&](size_t input, const at::Tensor& gradient) {
-      return ctx->needs_input_grad(input) ? weight_gradient(ctx, gradient) : at::Tensor();
-    };
-    return {at::cat({dq, dk, dv}, 3), where_trained(1, dwq * scale), where_trained(2, dwk), at::Tensor(), at::Tensor(), at::Tensor(),
-            at::Tensor()};
+    const at::Tensor dqkv = at::cat({dq, dk, dv}, 3);
+    const at::Tensor dwq_stored = weight_gradient(ctx, 1, [&, g = dwq] { return g * scale; });
+    const at::Tensor dwk_stored = weight_gradient(ctx, 2, [g = dwk] { return g; });
+    return {dqkv, dwq_stored, dwk_stored, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -41,10 +41,10 @@ class Environment : public testing::Environment {
 const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
 
 // A scan over layers of attention between products, and its gradients.
-Tensors step(const Tensors& in, const AttentionOptions& options) {
+Tensors step(const Tensors& in, const AttentionOptions& options, AttentionUse* use) {
   const at::AutoGradMode enabled(true);
   const at::Tensor x = in[0].detach().requires_grad_(), weights = in[1].detach().requires_grad_();
-  const Attention attention(options, in[2], in[2]);
+  const Attention attention(options, in[2], in[2], use);
   const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
     const at::Tensor qkv = at::matmul(carry[0], rows[0]);
     const auto heads = [&](int64_t first, int64_t count, const char* axis) {
@@ -64,8 +64,8 @@ struct Program {
   pjrt::TopologyResult compiled;
 };
 
-device::Capture record(const AttentionOptions& options) {
-  device::Capture capture("attention", [options](const Tensors& in) { return step(in, options); });
+device::Capture record(const AttentionOptions& options, AttentionUse* use = nullptr) {
+  device::Capture capture("attention", [=](const Tensors& in) { return step(in, options, use); });
   const auto zeros = [](std::vector<int64_t> shape, at::ScalarType dtype, const spmd::Axes& axes) {
     return spmd::zeros(device::tpu(), shape, dtype, axes);
   };
@@ -142,11 +142,11 @@ TEST_F(TpuAttention, IsInBlocksOrKernels) {
 }
 
 TEST(AttentionUse, SaysWhatFlashBecameAndWhy) {
-  const AttentionOptions dense{.kind = AttentionKind::Dense}, blocks{.blocks = {.q = 100}};  // no kernel has such blocks
-  record(dense);
-  EXPECT_EQ(describe(*dense.use), "dense");
-  record(blocks);
-  EXPECT_EQ(describe(*blocks.use), "chunked instead of flash: a kernel wants blocks of multiples of 128 that divide a row, and 100 does not");
+  AttentionUse use;
+  record({.kind = AttentionKind::Dense}, &use);
+  EXPECT_EQ(describe(use), "dense");
+  record({.blocks = {.q = 100}}, &use);  // no kernel has such blocks
+  EXPECT_EQ(describe(use), "chunked instead of flash: a kernel wants blocks of multiples of 128 that divide a row, and 100 does not");
 }
 
 // JAX leaves out the dimension of rows where there is one.

@@ -117,7 +117,7 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
   const int64_t S = inputs.tokens_BS.size(1);
   FLAMBEAU_CHECK(rope_table_.defined() && S <= rope_table_.size(0), "prepare() was called for this context length");
   const at::Tensor table = inputs.positions_BS.defined() ? at::embedding(rope_table_, inputs.positions_BS) : rope_table_.narrow(0, 0, S);
-  const nn::Attention attention(attention_, inputs.tokens_BS, inputs.documents_BS);
+  const nn::Attention attention(attention_, inputs.tokens_BS, inputs.documents_BS, &attention_use_);
   const auto show = [&](const std::string& name, const at::Tensor& value) {
     if (probe) probe(name, value);
   };
