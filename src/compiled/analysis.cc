@@ -219,7 +219,7 @@ std::vector<int> Analysis::nest(int loop) const {
 
 double Analysis::runs(int loop) const {
   double runs = 1;
-  for (const int l : nest(loop)) runs *= static_cast<double>(loops[static_cast<size_t>(l)].trips.value_or(1));
+  for (const int l : nest(loop)) runs *= loops[static_cast<size_t>(l)].iterations();
   return runs;
 }
 

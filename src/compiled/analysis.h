@@ -28,7 +28,17 @@ struct Loop {
   int parent = -1;  // the loop around it, an index into Analysis::loops; -1: none
   std::optional<int64_t> trips;
   size_t computation = 0, instruction = 0;  // where the while stands in the module
+
+  double iterations() const { return static_cast<double>(trips.value_or(1)); }  // as they are counted
 };
+
+// The while of a loop.
+inline const Instruction& site_of(const Module& module, const Loop& loop) {
+  return module.computations[loop.computation].instructions[loop.instruction];
+}
+
+// The kind of a collective's opcode, "all-gather" of its start and its end ("all-gather-done") too; empty for what is none.
+std::string_view collective_of(std::string_view opcode);
 
 struct Collective {
   // all-gather, all-reduce, reduce-scatter, all-to-all, collective-permute, ... What a compiler builds of several operations

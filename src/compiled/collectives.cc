@@ -91,9 +91,11 @@ std::string kind_of_transfer(std::string_view name) {
 
 }  // namespace
 
-std::string_view collective_kind(std::string_view opcode) {
-  constexpr std::string_view kStart = "-start";
-  if (opcode.ends_with(kStart)) opcode.remove_suffix(kStart.size());
+std::string_view collective_kind(std::string_view opcode) { return opcode.ends_with("-done") ? std::string_view() : collective_of(opcode); }
+
+std::string_view collective_of(std::string_view opcode) {
+  for (const std::string_view part : {"-start", "-done"})
+    if (opcode.ends_with(part)) opcode.remove_suffix(part.size());
   for (const std::string_view kind : {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
                                       "collective-permute", "collective-broadcast"}) {
     if (opcode == kind) return kind;

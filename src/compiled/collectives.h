@@ -1,8 +1,6 @@
 // What a collective is: its kind, who takes part, how many bytes. Internal to src/compiled.
 #pragma once
 
-#include <string_view>
-
 #include "compiled/analysis.h"
 #include "compiled/scope.h"
 

@@ -1,6 +1,5 @@
 #include "compiled/dependence.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"

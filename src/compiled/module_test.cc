@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <functional>
 #include <random>
 
 #include "base/error.h"

@@ -60,7 +60,7 @@ Traffic traffic(const Module& module, const Scope& scope, const Instruction& ins
 // A collective inside of a fusion that goes on with what another fusion began.
 bool continues_collective(const Instruction& instruction);
 
-// The kind of a collective's opcode (all-gather, ...); empty for what is none, and for the end of an asynchronous one.
+// collective_of, but for the end of an asynchronous one, which is empty.
 std::string_view collective_kind(std::string_view opcode);
 
 // What runs the computations that it calls as a part of itself; others (reduce, sort, ...) apply theirs to single elements.

@@ -16,7 +16,7 @@ class Finder {
   Finder(const Module& module, const std::vector<Loop>& loops) : module_(module), origins_(module) {
     for (const Loop& loop : loops) {
       const Computation& outer = module.computations[loop.computation];
-      loops_.push_back(&outer.instructions[loop.instruction]);
+      loops_.push_back(&site_of(module, loop));
       outers_.push_back({outer});
       bodies_.push_back({callee(module, *loops_.back()), nullptr, loops_.back()});
       parameters_.push_back(parameter_of(bodies_.back()));

@@ -28,8 +28,7 @@ LoopRole role_of_name(std::string_view op_name) {
 }
 
 const compiled::Computation& body_of(const Module& module, const Loop& loop) {
-  const compiled::Instruction& site = module.computations[loop.computation].instructions[loop.instruction];
-  return module.computations[static_cast<size_t>(site.called[0])];
+  return module.computations[static_cast<size_t>(compiled::site_of(module, loop).called[0])];
 }
 
 LoopRole role_by_names(const compiled::Computation& body) {
@@ -123,8 +122,8 @@ LoopRole RoleVotes::role() const {
 LoopRoles loop_roles(const Module& module, const Analysis& analysis) {
   const auto& loops = analysis.loops;
   const std::vector<Stack> stacks = compiled::find_stacks(module, analysis);
-  LoopRoles result{.own = roles_by_names(module, loops), .innermost = {}, .saved_activations = {}};
-  Roles& roles = result.own;
+  LoopRoles result;
+  Roles roles = roles_by_names(module, loops);
   tell_by_structure(stacks, analysis, roles);
   for (size_t i = 0; i < loops.size(); ++i) {
     if (loops[i].parent < 0 || !is_layers(roles[i])) continue;

@@ -36,7 +36,6 @@ class RoleVotes {
 
 // Of a compiled step, by the index of a loop in its analysis.
 struct LoopRoles {
-  std::vector<LoopRole> own;
   std::vector<LoopRole> innermost;  // of the innermost loop around with a role, itself among them
   // Values that a forward loop of the layers stacks up, a row an iteration, and a backward one reads, by all the names that they
   // have (compiled::value_name).

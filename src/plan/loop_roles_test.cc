@@ -65,22 +65,22 @@ LoopRoles three_loops(const std::vector<std::string>& names) {
 
 TEST(LoopRoles, FollowFromStacks) {
   const LoopRoles roles = three_loops({});
-  EXPECT_THAT(roles.own, ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  EXPECT_THAT(roles.innermost, ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
   for (const char* name : {"while.54{1}", "copy.60", "while.62{1}", "dynamic-update-slice.43", "parameter.20{1}"})
     EXPECT_TRUE(roles.saved_activations.contains(name)) << name;
   EXPECT_FALSE(roles.saved_activations.contains("while.54{2}"));
 }
 
 TEST(LoopRoles, FollowFromNames) {
-  EXPECT_THAT(three_loops({"layers/a", "loss/head", "backward/layers/a"}).own,
+  EXPECT_THAT(three_loops({"layers/a", "loss/head", "backward/layers/a"}).innermost,
               ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
   // A forward loop that does the backward's work ahead still stacks up what that takes off.
   const LoopRoles ahead = three_loops({"backward/layers/a", "loss/head", "backward/layers/a"});
-  EXPECT_THAT(ahead.own, ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
+  EXPECT_THAT(ahead.innermost, ElementsAre(LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward));
   EXPECT_TRUE(ahead.saved_activations.contains("while.54{1}"));
   // Which loops are layers at all, names say.
   const LoopRoles roles = three_loops({"embedding", "step/layers/a", "x"});
-  EXPECT_THAT(roles.own, ElementsAre(LoopRole::Other, LoopRole::LayersForward, LoopRole::Other));
+  EXPECT_THAT(roles.innermost, ElementsAre(LoopRole::Other, LoopRole::LayersForward, LoopRole::Other));
   EXPECT_TRUE(roles.saved_activations.empty());
 }
 
@@ -115,14 +115,14 @@ LoopRoles accumulation(const std::string& first, const std::string& inner) {
 
 TEST(LoopRoles, SeeAccumulationAroundLayersAndLoss) {
   const LoopRoles roles = accumulation("layers/a", "layers/a");
-  EXPECT_THAT(roles.own, ElementsAre(LoopRole::Accumulation, LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward,
-                                     LoopRole::LayersForward));
-  EXPECT_EQ(roles.innermost, roles.own);
+  EXPECT_THAT(roles.innermost, ElementsAre(LoopRole::Accumulation, LoopRole::LayersForward, LoopRole::Loss, LoopRole::LayersBackward,
+                                           LoopRole::LayersForward));
 }
 
 TEST(LoopRoles, PassToWhatIsInside) {
   const LoopRoles roles = accumulation("x", "x");
-  EXPECT_THAT(roles.own, ElementsAre(LoopRole::Accumulation, LoopRole::Other, LoopRole::Loss, LoopRole::LayersBackward, LoopRole::Other));
+  EXPECT_THAT(roles.innermost, ElementsAre(LoopRole::Accumulation, LoopRole::Accumulation, LoopRole::Loss, LoopRole::LayersBackward,
+                                           LoopRole::LayersBackward));
   EXPECT_EQ(roles.of(1), LoopRole::Accumulation);
   EXPECT_EQ(roles.of(4), LoopRole::LayersBackward);
   EXPECT_EQ(roles.of(-1), LoopRole::Other);

@@ -5,7 +5,6 @@
 
 #include <ATen/ATen.h>
 
-#include "base/error.h"
 #include "device/device.h"
 #include "runtime/recording.h"
 #include "train/param_groups.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <span>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -4,7 +4,6 @@
 #include <bit>
 #include <variant>
 
-#include "base/error.h"
 #include "compiled/kernel_cost.h"
 
 namespace flambeau::plan {

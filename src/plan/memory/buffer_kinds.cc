@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <string_view>
 
 namespace flambeau::plan {
@@ -48,26 +47,16 @@ const Shape* shape_of(const Shape& whole, std::string_view value) {
   return shape;
 }
 
-bool is_reduction(std::string_view opcode) { return opcode.starts_with("all-reduce") || opcode.starts_with("reduce-scatter"); }
-
-bool is_collective(std::string_view opcode) {
-  for (const std::string_view kind :
-       {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute"}) {
-    if (opcode.starts_with(kind)) return true;
-  }
-  return false;
-}
-
 // The collective that an instruction is, begins, goes on with or ends, as far as it is nothing else.
 const Instruction* collective_in(const Module& module, const Instruction& i) {
-  if (is_collective(i.opcode)) return &i;
+  if (!compiled::collective_of(i.opcode).empty()) return &i;
   if (i.opcode != "fusion" || i.called.size() != 1) return nullptr;
   const Computation& inner = module.computations[static_cast<size_t>(i.called[0])];
   const bool alone = inner.name.starts_with("all-reduce-scatter") ||
                      inner.root_instruction().custom_call_target.starts_with("AsyncCollective");
   if (!alone) return nullptr;
   const auto found = std::find_if(inner.instructions.begin(), inner.instructions.end(),
-                                  [](const Instruction& part) { return is_collective(part.opcode); });
+                                  [](const Instruction& part) { return !compiled::collective_of(part.opcode).empty(); });
   return found == inner.instructions.end() ? nullptr : &*found;
 }
 
@@ -92,17 +81,10 @@ BufferKinds::BufferKinds(const CompiledStep& step) : step_(step) {
 }
 
 void BufferKinds::index_instructions() {
-  std::unordered_map<const Computation*, LoopRole> roles;
-  std::unordered_map<std::string, LoopRole> loops;
-  for (size_t i = 0; i < step_.analysis.loops.size(); ++i)
-    loops.emplace(step_.analysis.loops[i].name, step_.roles.innermost[i]);
-  for (const Computation& computation : step_.module.computations) {
-    for (const Instruction& i : computation.instructions) {
-      if (i.opcode != "while") continue;
-      const auto role = loops.find(i.name);
-      for (const int called : i.called)
-        roles[&step_.module.computations[static_cast<size_t>(called)]] = role == loops.end() ? LoopRole::Other : role->second;
-    }
+  std::unordered_map<const Computation*, LoopRole> roles;  // of loops' bodies and conditions
+  for (size_t i = 0; i < step_.analysis.loops.size(); ++i) {
+    for (const int called : compiled::site_of(step_.module, step_.analysis.loops[i]).called)
+      roles.emplace(&step_.module.computations[static_cast<size_t>(called)], step_.roles.innermost[i]);
   }
   for (const Computation& computation : step_.module.computations) {
     const auto role = roles.find(&computation);
@@ -115,7 +97,9 @@ void BufferKinds::index_collectives() {
   for (const Computation& computation : step_.module.computations) {
     for (const Instruction& i : computation.instructions) {
       const Instruction* collective = collective_in(step_.module, i);
-      if (collective != nullptr) collectives_.emplace(i.name, is_reduction(collective->opcode));
+      if (collective == nullptr) continue;
+      const std::string_view kind = compiled::collective_of(collective->opcode);
+      collectives_.emplace(i.name, kind == "all-reduce" || kind == "reduce-scatter");
     }
     index_reduced(computation);
   }

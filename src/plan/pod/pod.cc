@@ -1,7 +1,6 @@
 #include "plan/pod/pod.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <set>

@@ -89,8 +89,8 @@ class TextReport {
 void TextReport::verdict() {
   const std::string word = verdict_word(report_);
   const std::string_view code = report_.memory.limit <= 0 ? "1" : report_.memory.fits() ? "1;32" : "1;31";
-  const std::string text = fmt::format("{}: {}; step estimate {}, MFU {}, {} tokens/s/chip", word, verdict_memory(report_),
-                                       step_text(report_), mfu_text(report_), rate_text(report_));
+  const std::string text = fmt::format("{}: {}; estimate: {}, MFU {}, {} tokens/s/chip", word, verdict_memory(report_), step_text(report_),
+                                       is_known(report_.mfu()) ? format_percent(report_.mfu()) : "unknown", rate_text(report_));
   const std::vector<std::string> lines = wrap(text, kWidth);
   out_ += painted(word, code) + lines[0].substr(word.size()) + "\n";
   for (size_t i = 1; i < lines.size(); ++i) line(lines[i]);
@@ -219,6 +219,7 @@ void TextReport::estimate() {
     facts.emplace_back("model FLOPs", fmt::format("{} causal, {} of those done", format_scaled(report_.model_flops_causal, "FLOP"),
                                                   format_percent(report_.model_flops_causal / work.flops)));
   }
+  facts.emplace_back("MFU", mfu_text(report_));
   rows(facts);
   if (!report_.estimate.assumptions.empty()) title("Assumptions");
   for (const std::string& assumption : report_.estimate.assumptions) point(assumption);

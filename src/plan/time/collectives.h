@@ -1,7 +1,6 @@
 // What a compiled step sends, gathered into rows of a table.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "compiled/analysis.h"

@@ -110,8 +110,7 @@ class Runner {
       }
       wait(here, at, now);
       if (inner >= 0) {
-        const auto trips = static_cast<double>(analysis_.loops[static_cast<size_t>(inner)].trips.value_or(1));
-        now += run_part(inner, at, next) * trips;
+        now += run_part(inner, at, next) * analysis_.loops[static_cast<size_t>(inner)].iterations();
       } else {
         const double before = now;
         now += run_operation(o, begins_asynchronous(here, at), prefetch);

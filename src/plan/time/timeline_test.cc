@@ -124,9 +124,7 @@ TEST(Timeline, RunsLoops) {
 
 TEST(Collectives, AreGathered) {
   const Analysis a = nested();
-  const LoopRoles roles{.own = {LoopRole::LayersForward, LoopRole::Other},
-                        .innermost = {LoopRole::LayersForward, LoopRole::LayersForward},
-                        .saved_activations = {}};
+  const LoopRoles roles{.innermost = {LoopRole::LayersForward, LoopRole::LayersForward}, .saved_activations = {}};
   const auto groups = collective_groups(a, roles, kMesh, run_timeline(a, kMesh, kRates));
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].place, "layers, forward");
