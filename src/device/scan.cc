@@ -45,35 +45,59 @@ class BodyRecording {
     for (const at::Tensor& c : constants_) constant_leaves_.push_back(c.detach().requires_grad_(c.requires_grad()));
   }
 
-  // The last carry, without a gradient.
+  // The last carry and the outputs, without a gradient.
   variable_list run_forward() {
     const at::AutoGradMode disabled(false);
-    const variable_list next = (*call_.body)(make_tensor(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
-    const auto storages = recording_.finish(scan_refs(next));
-    variable_list results;
-    for (size_t i = 0; i < storages.size(); ++i) results.push_back(make_tensor(storages[i], ref_of(carry_[i]).type()));
-    return results;
+    const ScanValues values = run_body();
+    return results_of(recording_.finish(scan_refs(values.carry), scan_refs(values.outputs)), values);
   }
 
-  runtime::LoopRecording::Joint run() {
-    variable_list next;
+  struct Joint {
+    variable_list results;  // the last carry, then the outputs
+    std::vector<bool> differentiable;  // of the results
+    std::unique_ptr<runtime::GradientLoop> gradient;
+  };
+
+  Joint run() {
+    ScanValues values;
     {
       const at::AutoGradMode enabled(true);
-      next = (*call_.body)(make_tensor(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
+      values = run_body();
     }
-    const variable_list gradients = gradients_of(next);
+    Joint joint;
+    for (const at::Tensor& leaf : carry_leaves_) joint.differentiable.push_back(leaf.requires_grad());
+    for (const at::Tensor& output : values.outputs) joint.differentiable.push_back(output.requires_grad());
+
+    // The carry's cotangents, sums of the constants' gradients, the outputs' cotangents.
+    variable_list outputs, cotangents, sums;
+    for (size_t i = 0; i < carry_leaves_.size() && i < values.carry.size(); ++i) {
+      if (!carry_leaves_[i].requires_grad()) continue;
+      const at::Tensor cotangent = input_like(carry_leaves_[i], &runtime::LoopRecording::add_cotangent);
+      if (!values.carry[i].requires_grad()) continue;
+      outputs.push_back(values.carry[i]);
+      cotangents.push_back(cotangent);
+    }
+    for (const at::Tensor& leaf : constant_leaves_)
+      if (leaf.requires_grad()) sums.push_back(input_like(leaf, &runtime::LoopRecording::add_cotangent));
+    for (const at::Tensor& output : values.outputs) {
+      if (!output.requires_grad()) continue;
+      outputs.push_back(output);
+      cotangents.push_back(input_like(output, &runtime::LoopRecording::add_output_cotangent));
+    }
+
+    const variable_list gradients = gradients_of(outputs, cotangents);
     variable_list gradient_next, gradient_rows;
     size_t g = 0;
     for (const at::Tensor& leaf : carry_leaves_)
       if (leaf.requires_grad()) gradient_next.push_back(gradients[g++]);
     for (const at::Tensor& leaf : row_leaves_)
       if (leaf.requires_grad()) gradient_rows.push_back(gradients[g++]);
-    for (const at::Tensor& leaf : constant_leaves_) {
-      if (!leaf.requires_grad()) continue;
-      const at::Tensor sum = make_tensor(recording_.add_cotangent(ref_of(leaf).type()), ref_of(leaf).type());
-      gradient_next.push_back(sum + gradients[g++]);
-    }
-    return recording_.finish_joint(scan_refs(next), scan_refs(gradient_next), scan_refs(gradient_rows), *call_.policy);
+    for (const at::Tensor& sum : sums) gradient_next.push_back(sum + gradients[g++]);
+    auto loops = recording_.finish_joint(scan_refs(values.carry), scan_refs(values.outputs), scan_refs(gradient_next),
+                                         scan_refs(gradient_rows), *call_.policy);
+    joint.results = results_of(loops.results, values);
+    joint.gradient = std::move(loops.gradient);
+    return joint;
   }
 
  private:
@@ -81,20 +105,32 @@ class BodyRecording {
     return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(begin + count)};
   }
 
+  ScanValues run_body() const {
+    return (*call_.body)(make_tensor(recording_.index(), {DType::S64, {}}), carry_leaves_, row_leaves_, constant_leaves_);
+  }
+
+  at::Tensor input_like(const at::Tensor& tensor, std::shared_ptr<runtime::Storage> (runtime::LoopRecording::*add)(const hlo::Type&)) {
+    const hlo::Type type = ref_of(tensor).type();
+    return make_tensor((recording_.*add)(type), type);
+  }
+
+  variable_list results_of(const std::vector<std::shared_ptr<runtime::Storage>>& storages, const ScanValues& values) const {
+    variable_list results;
+    for (size_t i = 0; i < carry_.size(); ++i) results.push_back(make_tensor(storages[i], ref_of(carry_[i]).type()));
+    for (size_t i = 0; i < values.outputs.size(); ++i) {
+      hlo::Type type = ref_of(values.outputs[i]).type();
+      type.dims.insert(type.dims.begin(), call_.trip_count);
+      results.push_back(make_tensor(storages[carry_.size() + i], type));
+    }
+    return results;
+  }
+
   // Of every leaf that wants one, in the order carry, rows, constants; zeros where the body does not use it.
-  variable_list gradients_of(const variable_list& next) {
-    variable_list leaves, outputs, cotangents;
+  variable_list gradients_of(const variable_list& outputs, const variable_list& cotangents) const {
+    variable_list leaves;
     for (const auto* list : {&carry_leaves_, &row_leaves_, &constant_leaves_})
       for (const at::Tensor& leaf : *list)
         if (leaf.requires_grad()) leaves.push_back(leaf);
-    for (size_t i = 0; i < carry_leaves_.size() && i < next.size(); ++i) {
-      if (!carry_leaves_[i].requires_grad()) continue;
-      hlo::Type type = ref_of(carry_leaves_[i]).type();
-      const at::Tensor cotangent = make_tensor(recording_.add_cotangent(type), type);
-      if (!next[i].requires_grad()) continue;
-      outputs.push_back(next[i]);
-      cotangents.push_back(cotangent);
-    }
     variable_list gradients(leaves.size());
     if (!outputs.empty() && !leaves.empty())
       gradients = torch::autograd::grad(outputs, leaves, cotangents, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
@@ -113,12 +149,16 @@ struct GradientHolder : torch::CustomClassHolder {
   std::vector<bool> wanted;  // of each input
   std::vector<hlo::Type> types;
   size_t carry = 0, stacked = 0;
+  std::vector<bool> differentiable;  // of each result
+  std::vector<hlo::Type> result_types;
+
+  bool is_row(size_t input) const { return input >= carry && input < carry + stacked; }
 };
 
 struct Scan : torch::autograd::Function<Scan> {
   // A TensorList: the one list whose elements autograd takes for inputs.
   static variable_list forward(AutogradContext* ctx, const ScanCall& call, at::TensorList inputs) {
-    runtime::LoopRecording::Joint joint = BodyRecording(call, inputs.vec()).run();
+    BodyRecording::Joint joint = BodyRecording(call, inputs.vec()).run();
     auto holder = c10::make_intrusive<GradientHolder>();
     for (size_t i = 0; i < inputs.size(); ++i) {
       holder->wanted.push_back(i < call.carry ? differentiable(inputs[i]) : inputs[i].requires_grad());
@@ -127,65 +167,79 @@ struct Scan : torch::autograd::Function<Scan> {
     holder->carry = call.carry;
     holder->stacked = call.stacked;
     holder->loop = std::move(joint.gradient);
-    ctx->saved_data["gradient"] = c10::IValue::make_capsule(holder);
-    variable_list results;
+    holder->differentiable = std::move(joint.differentiable);
+    variable_list constants;
     for (size_t i = 0; i < joint.results.size(); ++i) {
-      results.push_back(make_tensor(joint.results[i], holder->types[i]));
-      if (!differentiable(results.back())) ctx->mark_non_differentiable({results.back()});
+      holder->result_types.push_back(ref_of(joint.results[i]).type());
+      if (!holder->differentiable[i]) constants.push_back(joint.results[i]);
     }
-    return results;
+    ctx->mark_non_differentiable(constants);
+    ctx->saved_data["gradient"] = c10::IValue::make_capsule(holder);
+    return joint.results;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     auto holder = c10::static_intrusive_pointer_cast<GradientHolder>(ctx->saved_data["gradient"].toCapsule());
     const size_t inputs = holder->wanted.size();
-    const auto zeros = [&](size_t i) {
-      const hlo::Type& type = holder->types[i];
+    const auto zeros = [](const hlo::Type& type) {
       return at::zeros(type.dims, at::TensorOptions().dtype(scalar_type_of(type.dtype)).device(tpu()));
     };
-    variable_list initial;
+    variable_list initial, of_outputs;
     for (size_t i = 0; i < inputs; ++i) {
-      const bool is_row = i >= holder->carry && i < holder->carry + holder->stacked;
-      if (!holder->wanted[i] || is_row) continue;
-      initial.push_back(i < holder->carry && gradients[i].defined() ? gradients[i] : zeros(i));
+      if (!holder->wanted[i] || holder->is_row(i)) continue;
+      initial.push_back(i < holder->carry && gradients[i].defined() ? gradients[i] : zeros(holder->types[i]));
     }
-    const auto storages = holder->loop->run(scan_refs(initial));
+    for (size_t i = holder->carry; i < gradients.size(); ++i)
+      if (holder->differentiable[i]) of_outputs.push_back(gradients[i].defined() ? gradients[i] : zeros(holder->result_types[i]));
+    const auto storages = holder->loop->run(scan_refs(initial), scan_refs(of_outputs));
     // The loop gives the carry's and constants' gradients first, then the rows'.
     variable_list result{at::Tensor()};  // the call itself
     size_t next = 0, next_row = initial.size();
-    for (size_t i = 0; i < inputs; ++i) {
-      const bool is_row = i >= holder->carry && i < holder->carry + holder->stacked;
-      result.push_back(holder->wanted[i] ? make_tensor(storages[is_row ? next_row++ : next++], holder->types[i]) : at::Tensor());
-    }
+    for (size_t i = 0; i < inputs; ++i)
+      result.push_back(holder->wanted[i] ? make_tensor(storages[holder->is_row(i) ? next_row++ : next++], holder->types[i]) : at::Tensor());
     return result;
   }
 };
 
+// One iteration after another.
+ScanValues plain_loop(int64_t trip_count, const variable_list& carry, const variable_list& stacked, const variable_list& constants,
+                      const ScanBody& body) {
+  const c10::Device device = carry.empty() ? c10::Device(at::kCPU) : carry.front().device();
+  ScanValues last{carry};
+  std::vector<variable_list> outputs;  // of each, the iterations'
+  for (int64_t i = 0; i < trip_count; ++i) {
+    variable_list rows;
+    for (const at::Tensor& s : stacked) rows.push_back(s.select(0, i));
+    last = body(at::full({}, i, at::TensorOptions().dtype(at::kLong).device(device)), last.carry, rows, constants);
+    if (i == 0) outputs.resize(last.outputs.size());
+    if (last.outputs.size() != outputs.size())
+      raise<InvalidArgument>("[scan] expected {} outputs of each iteration, as the first gave, got {}", outputs.size(), last.outputs.size());
+    for (size_t k = 0; k < outputs.size(); ++k) outputs[k].push_back(last.outputs[k]);
+  }
+  last.outputs.clear();
+  for (const variable_list& output : outputs) last.outputs.push_back(at::stack(output));
+  return last;
+}
+
 }  // namespace
 
-std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy) {
+ScanValues scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
+                const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy) {
+  if (trip_count < 1) raise<InvalidArgument>("[scan] expected at least one iteration, got {}", trip_count);
   RECORD_FUNCTION("flambeau::scan", c10::ArrayRef<const c10::IValue>());  // its body is a function, so it cannot be an op
   for (const at::Tensor& s : stacked)
     if (s.dim() == 0 || s.size(0) != trip_count)
       raise<InvalidArgument>("[scan] expected stacked tensors of {} rows, got one of {}", trip_count, s.dim() == 0 ? 0 : s.size(0));
-  if (runtime::Engine::current()) {
-    variable_list inputs = carry;
-    inputs.insert(inputs.end(), stacked.begin(), stacked.end());
-    inputs.insert(inputs.end(), constants.begin(), constants.end());
-    const ScanCall call{trip_count, carry.size(), stacked.size(), constants.size(), &body, &policy};
-    const bool has_gradient =
-        at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
-    return has_gradient ? Scan::apply(call, at::TensorList(inputs)) : BodyRecording(call, inputs).run_forward();
-  }
-  std::vector<at::Tensor> current = carry;
-  for (int64_t i = 0; i < trip_count; ++i) {
-    std::vector<at::Tensor> rows;
-    for (const at::Tensor& s : stacked) rows.push_back(s.select(0, i));
-    const c10::Device device = carry.empty() ? c10::Device(at::kCPU) : carry.front().device();
-    current = body(at::full({}, i, at::TensorOptions().dtype(at::kLong).device(device)), current, rows, constants);
-  }
-  return current;
+  if (!runtime::Engine::current()) return plain_loop(trip_count, carry, stacked, constants, body);
+  variable_list inputs = carry;
+  inputs.insert(inputs.end(), stacked.begin(), stacked.end());
+  inputs.insert(inputs.end(), constants.begin(), constants.end());
+  const ScanCall call{trip_count, carry.size(), stacked.size(), constants.size(), &body, &policy};
+  const bool has_gradient =
+      at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  variable_list results = has_gradient ? Scan::apply(call, at::TensorList(inputs)) : BodyRecording(call, inputs).run_forward();
+  const auto outputs = results.begin() + static_cast<std::ptrdiff_t>(carry.size());
+  return {{results.begin(), outputs}, {outputs, results.end()}};
 }
 
 }  // namespace flambeau::device

@@ -19,14 +19,21 @@ namespace flambeau::device {
 // What the forward pass keeps for the backward one.
 using runtime::CheckpointPolicy;
 
-// The carry's next values from (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read
-// tensors from outside that need no gradient; may not write to these, to the carry or to the rows.
-using ScanBody = std::function<std::vector<at::Tensor>(const at::Tensor& index, const std::vector<at::Tensor>& carry,
-                                                       const std::vector<at::Tensor>& rows, const std::vector<at::Tensor>& constants)>;
+// What an iteration gives: the carry's next values, and outputs of its own. What a scan gives: the last carry, and each output of
+// all iterations, [trip_count, ...].
+struct ScanValues {
+  std::vector<at::Tensor> carry;
+  std::vector<at::Tensor> outputs = {};
+};
 
-// `stacked`: [trip_count, ...] each. `constants`: the same in each iteration, with gradients. Returns the last carry, whose shapes and
-// dtypes are those of `carry`.
-std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
-                             const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy);
+// From (index [], carry, row `index` of each stacked tensor, constants). May draw random numbers and read tensors from outside that
+// need no gradient; may not write to these, to the carry or to the rows.
+using ScanBody = std::function<ScanValues(const at::Tensor& index, const std::vector<at::Tensor>& carry,
+                                          const std::vector<at::Tensor>& rows, const std::vector<at::Tensor>& constants)>;
+
+// `stacked`: [trip_count, ...] each. `constants`: the same in each iteration. Gradients pass to the carry, the stacked tensors and the
+// constants, from the last carry and the outputs. The carry keeps its shapes and dtypes.
+ScanValues scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
+                const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy);
 
 }  // namespace flambeau::device

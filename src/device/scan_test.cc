@@ -44,9 +44,9 @@ Tensors inputs(c10::Device device) {
 }
 
 // Layers with a residual, a part without parameters and a count of iterations in an integer carry.
-Tensors layer(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) {
+ScanValues layer(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) {
   at::Tensor h = at::tanh(carry[0].mm(rows[0]) + rows[1]) * constants[0];
-  return {carry[0] + h.mm(rows[0].t()) * 0.1, carry[1] + index};
+  return {{carry[0] + h.mm(rows[0].t()) * 0.1, carry[1] + index}};
 }
 
 // Loss, its gradients with respect to all inputs, and the integer carry.
@@ -55,7 +55,7 @@ Tensors scan_gradients(const Tensors& in, const CheckpointPolicy& policy, const 
   Tensors leaves;
   for (const at::Tensor& t : in) leaves.push_back(t.detach().requires_grad_());
   at::Tensor count = at::zeros({}, in[0].options().dtype(at::kLong));
-  Tensors out = scan(kLayers, {leaves[0], count}, {leaves[1], leaves[2]}, {leaves[3]}, body, policy);
+  Tensors out = scan(kLayers, {leaves[0], count}, {leaves[1], leaves[2]}, {leaves[3]}, body, policy).carry;
   at::Tensor loss = out[0].square().sum();
   Tensors results = torch::autograd::grad({loss}, leaves);
   results.push_back(loss.detach());
@@ -75,10 +75,57 @@ TEST(Scan, EqualsALoopUnderEveryPolicy) {
   }
 }
 
+// Layers whose outputs are a statistic with a gradient, one that comes of the carry alone, a count, and a value without a gradient.
+ScanValues layer_with_outputs(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) {
+  ScanValues values = layer(index, carry, rows, constants);
+  const at::Tensor y = values.carry[0];
+  values.outputs = {(y * rows[1]).sum(1), carry[0].square().mean(), y.gt(0).sum(), rows[0].detach().amax(0)};
+  return values;
+}
+
+TEST(Scan, GivesOutputsOfEachIterationWithTheirGradients) {
+  const auto run = [](const Tensors& in, const CheckpointPolicy& policy, bool use_carry) {
+    at::AutoGradMode enabled(true);
+    Tensors leaves;
+    for (const at::Tensor& t : in) leaves.push_back(t.detach().requires_grad_());
+    const at::Tensor count = at::zeros({}, in[0].options().dtype(at::kLong));
+    const auto [carry, outputs] = scan(kLayers, {leaves[0], count}, {leaves[1], leaves[2]}, {leaves[3]}, layer_with_outputs, policy);
+    EXPECT_EQ(outputs.size(), 4U);
+    EXPECT_TRUE(outputs[0].requires_grad());
+    EXPECT_TRUE(!outputs[2].requires_grad() && !outputs[3].requires_grad());
+    const at::Tensor weight = (at::arange(kLayers, in[0].options()) + 1).unsqueeze(1);
+    at::Tensor loss = (outputs[0] * weight).square().sum() + outputs[1].prod();
+    if (use_carry) loss = loss + carry[0].sum();
+    Tensors results = torch::autograd::grad({loss}, leaves);
+    for (const at::Tensor& output : outputs) results.push_back(output.detach());
+    results.push_back(loss.detach());
+    return results;
+  };
+  for (const bool use_carry : {false, true}) {
+    const Tensors want = run(inputs(at::kCPU), kNone, use_carry);
+    for (const CheckpointPolicy& policy : kPolicies) {
+      SCOPED_TRACE(fmt::format("policy {}, carry {}", static_cast<int>(policy.kind), use_carry));
+      Capture capture("outputs", [&](const Tensors& in) { return run(in, policy, use_carry); });
+      const Tensors got = capture(inputs(tpu()));
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].sizes(), want[i].sizes());
+        EXPECT_TRUE(at::allclose(got[i].cpu(), want[i], 1e-5, 1e-5)) << "result " << i;
+      }
+    }
+  }
+  // Without a gradient.
+  Capture forward("forward", [](const Tensors& in) {
+    return scan(kLayers, {in[0], at::zeros({}, in[0].options().dtype(at::kLong))}, {in[1], in[2]}, {in[3]}, layer_with_outputs, kNone).outputs;
+  });
+  const Tensors want = run(inputs(at::kCPU), kNone, true), got = forward(inputs(tpu()));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i].cpu(), want[4 + i], 1e-5, 1e-5)) << i;
+}
+
 TEST(Scan, MakesTheSameRandomNumbersAgain) {
-  ScanBody noisy = [](const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) -> Tensors {
-    Tensors next = layer(index, carry, rows, constants);
-    return {std::get<0>(at::native_dropout(next[0], 0.5, true)), next[1]};
+  ScanBody noisy = [](const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants) -> ScanValues {
+    const Tensors next = layer(index, carry, rows, constants).carry;
+    return {{std::get<0>(at::native_dropout(next[0], 0.5, true)), next[1]}};
   };
   std::vector<Tensors> all;
   for (const CheckpointPolicy& policy : {kFull, kPolicies[5], kNone}) {
@@ -94,21 +141,21 @@ TEST(Scan, MakesTheSameRandomNumbersAgain) {
 }
 
 // A loop without a gradient (the weight's largest singular value by power iteration) and a scan with one, within a layer.
-Tensors layer_with_loops(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants,
-                         const CheckpointPolicy& inner_policy, double dropout) {
+ScanValues layer_with_loops(const at::Tensor& index, const Tensors& carry, const Tensors& rows, const Tensors& constants,
+                            const CheckpointPolicy& inner_policy, double dropout) {
   at::Tensor w = rows[0].detach();
   at::Tensor v = loop(4, {at::ones({kWidth, 1}, w.options())}, [&](const at::Tensor&, const Tensors& c) -> Tensors {
     at::Tensor next = w.t().mm(w.mm(c[0]));
     return {next / next.norm()};
   })[0];
-  ScanBody inner = [&](const at::Tensor& i, const Tensors& c, const Tensors& r, const Tensors& k) -> Tensors {
+  ScanBody inner = [&](const at::Tensor& i, const Tensors& c, const Tensors& r, const Tensors& k) -> ScanValues {
     at::Tensor h = at::tanh(c[0].mm(r[0])) * k[0] + w.sum() * 0.01 + (i + index) * 0.1;
     if (dropout > 0) h = std::get<0>(at::native_dropout(h, dropout, true));
-    return {c[0] + h};
+    return {{c[0] + h}};
   };
   at::Tensor both = at::stack({rows[0], rows[0].t()});
-  at::Tensor x = scan(2, {carry[0] / w.mm(v).norm()}, {both}, {constants[0]}, inner, inner_policy)[0];
-  return {x + rows[1], carry[1] + index};
+  at::Tensor x = scan(2, {carry[0] / w.mm(v).norm()}, {both}, {constants[0]}, inner, inner_policy).carry[0];
+  return {{x + rows[1], carry[1] + index}};
 }
 
 // Apart by at most 1e-5 of the largest value: a gradient through ten layers has elements that cancel.
@@ -151,10 +198,10 @@ TEST(Scan, MemoryFollowsThePolicy) {
     Capture capture("memory", [&](const Tensors& in) {
       at::AutoGradMode enabled(true);
       at::Tensor w = in[1].detach().requires_grad_();
-      ScanBody body = [](const at::Tensor&, const Tensors& c, const Tensors& r, const Tensors&) -> Tensors {
-        return {at::tanh(at::tanh(at::tanh(c[0].mm(r[0]).sin()).cos()).sin())};
+      ScanBody body = [](const at::Tensor&, const Tensors& c, const Tensors& r, const Tensors&) -> ScanValues {
+        return {{at::tanh(at::tanh(at::tanh(c[0].mm(r[0]).sin()).cos()).sin())}};
       };
-      at::Tensor loss = scan(16, {in[0]}, {w}, {}, body, policy)[0].sum();
+      at::Tensor loss = scan(16, {in[0]}, {w}, {}, body, policy).carry[0].sum();
       return Tensors{torch::autograd::grad({loss}, {w})[0]};
     });
     Tensors in{at::ones({256, 64}).to(tpu()), at::ones({16, 64, 64}).to(tpu())};
@@ -178,21 +225,21 @@ TEST(Scan, IsSeenByProfilers) {
     seen.insert(f.name());
     return std::unique_ptr<at::ObserverContext>();
   }));
-  scan(2, {at::ones({3}).to(tpu())}, {}, {}, [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) { return c; }, kFull);
+  scan(2, {at::ones({3}).to(tpu())}, {}, {}, [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) { return ScanValues{c}; }, kFull);
   dot_general(at::ones({2, 3}).to(tpu()), at::ones({3}).to(tpu()), {1}, {0});
   at::removeCallback(callback);
   EXPECT_THAT(seen, testing::IsSupersetOf({"flambeau::scan", "flambeau::dot_general"}));
 }
 
 TEST(Scan, RefusesWhatItCannotDo) {
-  ScanBody nested = [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) {
-    return loop(2, {c[0]}, [](const at::Tensor&, const Tensors& x) -> Tensors { return {x[0] * 2}; });
+  ScanBody nested = [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) -> ScanValues {
+    return {loop(2, {c[0]}, [](const at::Tensor&, const Tensors& x) -> Tensors { return {x[0] * 2}; })};
   };
   auto run = [&](bool with_gradient) {
     Capture capture("nested", [&](const Tensors& in) {
       at::AutoGradMode enabled(true);
       at::Tensor x = in[0].detach().requires_grad_(with_gradient);
-      return Tensors{scan(kLayers, {x}, {}, {}, nested, kFull)[0].detach()};
+      return Tensors{scan(kLayers, {x}, {}, {}, nested, kFull).carry[0].detach()};
     });
     return capture({at::ones({3}).to(tpu())})[0].sum().item<float>();
   };

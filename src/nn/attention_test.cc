@@ -43,10 +43,10 @@ Tensors step(const Tensors& in, const AttentionOptions& options, bool with_docum
   const at::AutoGradMode enabled(true);
   const at::Tensor x = in[0].detach().requires_grad_(), weights = in[1].detach().requires_grad_();
   const Attention attention(options, in[2], with_documents ? in[2] : at::Tensor());
-  const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
-    return {layer(carry[0], rows[0], attention)};
+  const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> device::ScanValues {
+    return {{layer(carry[0], rows[0], attention)}};
   };
-  const at::Tensor loss = device::scan(in[1].size(0), {x}, {weights}, {}, body, policy)[0].square().mean();
+  const at::Tensor loss = device::scan(in[1].size(0), {x}, {weights}, {}, body, policy).carry[0].square().mean();
   Tensors results = torch::autograd::grad({loss}, {x, weights});
   results.push_back(loss.detach());
   return results;

@@ -293,13 +293,16 @@ TEST(Layouts, FrozenParametersAndBuffersHaveNoGradientAndTheirOwnDtype) {
 TEST(Layouts, ApplyAndScanGiveTheSameGradients) {
   at::manual_seed(5);
   const at::Tensor x = at::randn({2, 3});
-  const auto layer = [](const TwoWeights& w, const at::Tensor& h) { return h + at::tanh(h.mm(w.a.value.t())).mm(w.a.value) * w.b.value; };
+  const auto layer = [](const TwoWeights& w, const Tensors& h) -> device::ScanValues {
+    return {{h[0] + at::tanh(h[0].mm(w.a.value.t())).mm(w.a.value) * w.b.value}};
+  };
   Tensors all;
   for (const bool stacked : {false, true}) {
     for (const bool loop : {false, true}) {
       const Layered model(stacked);
-      const at::Tensor y = loop ? model.layers.scan(x, device::CheckpointPolicy{}, layer)
-                                : model.layers.apply(x, [&](const TwoWeights& w, const at::Tensor& h, int64_t) { return layer(w, h); });
+      const StackValues values = loop ? model.layers.scan({x}, device::CheckpointPolicy{}, layer)
+                                      : model.layers.apply({x}, [&](const TwoWeights& w, const Tensors& h, int64_t) { return layer(w, h); });
+      const at::Tensor y = values.carry[0];
       std::vector<at::Tensor> of_layers = model.list.tensors();
       of_layers.erase(of_layers.begin());
       of_layers.pop_back();

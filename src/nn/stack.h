@@ -7,6 +7,10 @@
 // Layers are of one kind when they declare the same members with the same shapes and have the same kind(), where they have one (for
 // what no shape tells, such as a window). Layers of several kinds run as loops over equal neighbours, or over a repeating pattern
 // (runs.h).
+//
+// Layers pass a carry of one or several tensors on. Each may give outputs of its own (a statistic), which come out stacked. A member that
+// is a buffer (nn::Traits) is updated by assigning its value in the body: the new values come out of the stack, and whoever runs it
+// writes them where it wants to (buffers()). No gradient passes through a buffer.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +30,30 @@
 
 namespace flambeau::nn {
 
+// What a stack gives.
+struct StackValues {
+  std::vector<at::Tensor> carry;    // of the last layer
+  std::vector<at::Tensor> outputs;  // [layers, ...] each
+  std::vector<at::Tensor> buffers;  // the next values of Stack::buffers(), in that order
+};
+
+// What Stack is made of, as far as it does not depend on the layer.
+namespace stack {
+using Tensors = std::vector<at::Tensor>;
+Tensors stacked(const std::vector<Tensors>& of_layers);  // output k of all layers as [layers, ...]
+Tensors joined(const std::vector<Tensors>& of_runs);     // output k of all runs, [layers of the run, ...] each, one after another
+// Outputs [iterations, ...], `count` of each of a body's layers one after another, as [iterations * layers, ...].
+Tensors in_order_of_layers(const Tensors& outputs, size_t layers, size_t count);
+void check_count(size_t got, size_t expected);  // of outputs
+void check_next(const at::Tensor& before, const at::Tensor& next, bool is_buffer);  // of a member that a body was given
+}  // namespace stack
+
 // Layer has declare(Parameters&, const std::string& prefix, int64_t index, options...), which also sets what kind() tells; lists its
 // members in Layer::kWeights; and stays where it is.
 template <class Layer>
 class Stack {
  public:
-  explicit Stack(int64_t count) : layers_(static_cast<size_t>(count)) {}
+  explicit Stack(int64_t count) : layers_(static_cast<size_t>(count)), group_of_(layers_.size()) {}
 
   template <class... Options>
   void declare(Parameters& list, const std::string& name, const Options&... options) {
@@ -51,7 +73,9 @@ class Stack {
       for (size_t k = 0; k < run.period; ++k) {
         Group group;
         for (size_t i = 0; i < run.count; ++i) group.layers.push_back(run.begin + k + i * run.period);
+        group.buffers = buffers_of(layers_[group.layers.front()], list);
         runs_.back().groups.push_back(groups_.size());
+        for (size_t layer : group.layers) group_of_[layer] = groups_.size();
         groups_.push_back(std::move(group));
       }
     }
@@ -70,20 +94,47 @@ class Stack {
     is_stacked_ = true;
   }
 
-  // x = body(layer, x, index) for each layer in order.
+  using Tensors = std::vector<at::Tensor>;
+  using Values = device::ScanValues;
+
+  // {carry, outputs} = body(layer, carry, index) for each layer in order. Layers give the same number of outputs.
   template <class Body>
-  at::Tensor apply(at::Tensor x, Body&& body) const {
-    const std::vector<Layer> rows = is_stacked_ ? unstacked() : std::vector<Layer>();
-    const std::vector<Layer>& layers = is_stacked_ ? rows : layers_;
-    for (size_t i = 0; i < layers.size(); ++i) x = body(layers[i], std::move(x), static_cast<int64_t>(i));
-    return x;
+  StackValues apply(Tensors carry, Body&& body) const {
+    const std::vector<Layer> given = is_stacked_ ? unstacked() : layers_;
+    std::vector<Layer> layers = given;
+    std::vector<Tensors> outputs;  // of each layer
+    for (size_t i = 0; i < layers.size(); ++i) {
+      Values values = body(layers[i], std::move(carry), static_cast<int64_t>(i));
+      check_assignments(groups_[group_of_[i]], given[i], layers[i]);
+      carry = std::move(values.carry);
+      outputs.push_back(std::move(values.outputs));
+      stack::check_count(outputs.back().size(), outputs.front().size());
+    }
+    StackValues result{std::move(carry), stack::stacked(outputs), {}};
+    for (const Group& group : groups_)
+      for (Weight Layer::*member : group.buffers) append(result.buffers, next_values(group, member, given, layers));
+    return result;
   }
 
-  // The same as one loop a run of layers (device/scan.h): x = body(layer, x).
+  // The same as one loop a run of layers (device/scan.h): {carry, outputs} = body(layer, carry).
   template <class Body>
-  at::Tensor scan(at::Tensor x, const device::CheckpointPolicy& policy, Body&& body) const {
-    for (const Run& run : runs_) x = scan_run(run, x, policy, body);
-    return x;
+  StackValues scan(Tensors carry, const device::CheckpointPolicy& policy, Body&& body) const {
+    StackValues result{std::move(carry), {}, {}};
+    std::vector<Tensors> outputs;  // of each run
+    for (const Run& run : runs_) {
+      outputs.push_back(scan_run(run, result, policy, body));
+      stack::check_count(outputs.back().size(), outputs.front().size());
+    }
+    result.outputs = stack::joined(outputs);
+    return result;
+  }
+
+  // The tensors that the layers' buffers lie in.
+  Tensors buffers() const {
+    Tensors tensors;
+    for (const Group& group : groups_)
+      for (Weight Layer::*member : group.buffers) append(tensors, held(group, member));
+    return tensors;
   }
 
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
@@ -105,6 +156,7 @@ class Stack {
   // Layers of one kind at one place of a run's body: a row each, in order.
   struct Group {
     std::vector<size_t> layers;
+    std::vector<Weight Layer::*> buffers = {};
     Layer stacked = {};
   };
   struct Run {
@@ -121,6 +173,14 @@ class Stack {
     return kind;
   }
 
+  static std::vector<Weight Layer::*> buffers_of(const Layer& layer, const Parameters& list) {
+    std::vector<Weight Layer::*> buffers;
+    for (const Physical& physical : list.physical())
+      for (Weight Layer::*member : Layer::kWeights)
+        if (physical.weight == &(layer.*member) && list.traits(physical).buffer) buffers.push_back(member);
+    return buffers;
+  }
+
   // Those that the group's layers have: a member that was declared has axes.
   std::vector<Weight Layer::*> declared_members(const Group& group) const {
     std::vector<Weight Layer::*> members;
@@ -132,29 +192,84 @@ class Stack {
   }
 
   at::Tensor stack_of(const Group& group, Weight Layer::*member) const {
-    if (is_stacked_) return (group.stacked.*member).value;
-    std::vector<at::Tensor> parts;
-    for (size_t i : group.layers) parts.push_back((layers_[i].*member).value);
-    return at::stack(parts);
+    return is_stacked_ ? (group.stacked.*member).value : at::stack(held(group, member));
   }
 
+  // What a member of the group's layers lies in.
+  Tensors held(const Group& group, Weight Layer::*member) const {
+    if (is_stacked_) return {(group.stacked.*member).value};
+    Tensors values;
+    for (size_t i : group.layers) values.push_back((layers_[i].*member).value);
+    return values;
+  }
+
+  // The next values of a buffer, as held() gives it, where `layers` have what bodies made of `given`.
+  Tensors next_values(const Group& group, Weight Layer::*member, const std::vector<Layer>& given, const std::vector<Layer>& layers) const {
+    Tensors rows;
+    bool updated = false;
+    for (size_t i : group.layers) {
+      updated = updated || !(layers[i].*member).value.is_same((given[i].*member).value);
+      rows.push_back((layers[i].*member).value.detach());
+    }
+    return !updated ? held(group, member) : is_stacked_ ? Tensors{at::stack(rows)} : rows;
+  }
+
+  static void append(Tensors& all, const Tensors& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+  // Bodies assign to buffers alone, values like those before.
+  static void check_assignments(const Group& group, const Layer& given, const Layer& layer) {
+    for (Weight Layer::*member : Layer::kWeights) {
+      const bool is_buffer = std::find(group.buffers.begin(), group.buffers.end(), member) != group.buffers.end();
+      stack::check_next((given.*member).value, (layer.*member).value, is_buffer);
+    }
+  }
+
+  // Runs the layers of a run from result.carry on and adds the next values of their buffers. Gives their outputs.
   template <class Body>
-  at::Tensor scan_run(const Run& run, const at::Tensor& x, const device::CheckpointPolicy& policy, Body& body) const {
-    std::vector<at::Tensor> stacked;
+  Tensors scan_run(const Run& run, StackValues& result, const device::CheckpointPolicy& policy, Body& body) const {
+    Tensors stacked;
     for (size_t g : run.groups)
       for (Weight Layer::*member : declared_members(groups_[g])) stacked.push_back(stack_of(groups_[g], member));
-    const auto iteration = [&](const at::Tensor&, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& rows,
-                          const std::vector<at::Tensor>&) -> std::vector<at::Tensor> {
-      at::Tensor next = carry[0];
+    std::vector<bool> updated;  // of the buffers
+    size_t count = 0;           // of a layer's outputs
+    const auto iteration = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) {
+      Values values{carry};
+      Tensors buffers;
+      updated.clear();
       size_t row = 0;
       for (size_t g : run.groups) {
-        Layer layer = layers_[groups_[g].layers.front()];  // with its axes, and what its kind is
-        for (Weight Layer::*member : declared_members(groups_[g])) (layer.*member).value = rows[row++];
-        next = body(layer, next);
+        const Group& group = groups_[g];
+        Layer layer = layers_[group.layers.front()];  // with its axes, and what its kind is
+        for (Weight Layer::*member : declared_members(group)) (layer.*member).value = rows[row++];
+        const Layer given = layer;
+        Values of_layer = body(layer, std::move(values.carry));
+        check_assignments(group, given, layer);
+        if (g == run.groups.front()) count = of_layer.outputs.size();
+        stack::check_count(of_layer.outputs.size(), count);
+        values.carry = std::move(of_layer.carry);
+        append(values.outputs, of_layer.outputs);
+        for (Weight Layer::*member : group.buffers) {
+          updated.push_back(!(layer.*member).value.is_same((given.*member).value));
+          if (updated.back()) buffers.push_back((layer.*member).value.detach());
+        }
       }
-      return {next};
+      append(values.outputs, buffers);
+      return values;
     };
-    return device::scan(static_cast<int64_t>(run.count), {x}, stacked, {}, iteration, policy)[0];
+    Values values = device::scan(static_cast<int64_t>(run.count), result.carry, stacked, {}, iteration, policy);
+    result.carry = std::move(values.carry);
+    size_t next = run.groups.size() * count, buffer = 0;
+    for (size_t g : run.groups) {
+      for (Weight Layer::*member : groups_[g].buffers) {
+        if (!updated[buffer++]) {
+          append(result.buffers, held(groups_[g], member));
+          continue;
+        }
+        const at::Tensor& rows = values.outputs[next++];
+        append(result.buffers, is_stacked_ ? Tensors{rows} : rows.unbind(0));
+      }
+    }
+    return stack::in_order_of_layers(values.outputs, run.groups.size(), count);
   }
 
   // The layers as views of the stacked tensors.
@@ -170,6 +285,7 @@ class Stack {
   }
 
   std::vector<Layer> layers_;  // without values when they are stacked
+  std::vector<size_t> group_of_;  // of each layer
   std::deque<Group> groups_;   // stay where they are: the list of parameters points at their members
   std::vector<Run> runs_;
   bool is_stacked_ = false;

@@ -30,7 +30,15 @@ std::shared_ptr<Storage> LoopRecording::add_input(const Type& type) {
   return loop_->body->bind_new(loop_->body->add_input(type), 1).front();
 }
 
-std::shared_ptr<Storage> LoopRecording::add_cotangent(const Type& type) { return add_input(type); }
+std::shared_ptr<Storage> LoopRecording::add_cotangent(const Type& type) {
+  FLAMBEAU_CHECK(output_cotangents_ == 0, "cotangents of outputs come last");
+  return add_input(type);
+}
+
+std::shared_ptr<Storage> LoopRecording::add_output_cotangent(const Type& type) {
+  ++output_cotangents_;
+  return add_input(type);
+}
 
 std::vector<ValueId> LoopRecording::dense_values(std::span<const TensorRef> tensors) {
   std::vector<ValueId> ids;
@@ -49,15 +57,17 @@ void LoopRecording::check_carry(std::span<const TensorRef> next) const {
   }
 }
 
-std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const TensorRef> next) {
+std::vector<std::shared_ptr<Storage>> LoopRecording::finish(std::span<const TensorRef> next, std::span<const TensorRef> outputs) {
   check_carry(next);
   loop_->results = dense_values(next);
+  loop_->rows = dense_values(outputs);
   Trace::set_current(outer_);
-  return outer_->bind_new(outer_->append_loop(std::move(loop_), {}), carry_.size());
+  return outer_->bind_new(outer_->append_loop(std::move(loop_), {}), carry_.size() + outputs.size());
 }
 
-LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
-                                                 std::span<const TensorRef> gradient_rows, const CheckpointPolicy& policy) {
+LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> outputs,
+                                                 std::span<const TensorRef> gradient_next, std::span<const TensorRef> gradient_rows,
+                                                 const CheckpointPolicy& policy) {
   check_carry(next);
   const targets::Target* target = outer_->devices() ? &outer_->devices()->target() : nullptr;
   if (policy.offload && target && !target->host_memory)
@@ -66,7 +76,9 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   JointLoop joint;
   joint.carry = carry_.size();
   joint.stacked = rows_.size();
+  joint.output_cotangents = output_cotangents_;
   joint.results = dense_values(next);
+  joint.outputs = dense_values(outputs);
   joint.gradient_results = dense_values(gradient_next);
   joint.gradient_rows = dense_values(gradient_rows);
   joint.body = std::move(loop_->body);
@@ -88,7 +100,8 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   loop_->body = std::move(parts.forward);
   loop_->results = std::move(parts.results);
   loop_->rows = std::move(parts.kept);
-  size_t kept = loop_->rows.size();
+  const size_t kept = loop_->rows.size();
+  loop_->rows.insert(loop_->rows.end(), parts.outputs.begin(), parts.outputs.end());
   loop_->rows_on_host = gradient.loop_->stacked_on_host = parts.kept_on_host;
   ValueId first = outer_->append_loop(std::move(loop_), {});
   gradient.random_distance_ = outer_->calls().back().random_distance;
@@ -99,15 +112,18 @@ LoopRecording::Joint LoopRecording::finish_joint(std::span<const TensorRef> next
   }
   gradient.loop_->stacked.insert(gradient.loop_->stacked.begin(), stacks.begin(), stacks.end());
   result.results = outer_->bind_new(first, carry_.size());
+  const auto stacked_outputs = outer_->bind_new(first + static_cast<ValueId>(carry_.size() + kept), outputs.size());
+  result.results.insert(result.results.end(), stacked_outputs.begin(), stacked_outputs.end());
   return result;
 }
 
-std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRef> initial) {
+std::vector<std::shared_ptr<Storage>> GradientLoop::run(std::span<const TensorRef> initial, std::span<const TensorRef> of_outputs) {
   if (!loop_) raise("[scan] the gradient of a scan is taken a second time; run the scan again");
   Trace* outer = Trace::current();
   if (!outer || outer->id() != outer_id_)
     raise("[scan] the gradient of a scan must be taken in the recording that the scan ran in");
   for (const TensorRef& tensor : initial) loop_->carry.push_back(outer->read(tensor));
+  for (const TensorRef& tensor : of_outputs) loop_->stacked.push_back(outer->read(tensor));
   size_t outputs = loop_->results.size() + loop_->rows.size();
   return outer->bind_new(outer->append_loop(std::move(loop_), {}, random_distance_), outputs);
 }

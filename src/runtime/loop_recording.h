@@ -13,8 +13,9 @@ namespace flambeau::runtime {
 // The backward loop of a scan: runs in the recording that its forward loop ran in, from the last iteration to the first.
 class GradientLoop {
  public:
-  // `initial` is what the cotangents begin with. Gives their values after the loop, then the stacked rows.
-  std::vector<std::shared_ptr<Storage>> run(std::span<const TensorRef> initial);
+  // `initial` is what the carry's cotangents begin with; `of_outputs` are the outputs', [trip_count, ...]. Gives the values of the first
+  // after the loop, then the stacked rows.
+  std::vector<std::shared_ptr<Storage>> run(std::span<const TensorRef> initial, std::span<const TensorRef> of_outputs);
 
  private:
   friend class LoopRecording;
@@ -36,17 +37,19 @@ class LoopRecording {
   const std::vector<std::shared_ptr<Storage>>& carry() const { return carry_; }
   const std::vector<std::shared_ptr<Storage>>& rows() const { return rows_; }
 
-  // The carry after the last iteration. `next` has the carry's types.
-  std::vector<std::shared_ptr<Storage>> finish(std::span<const TensorRef> next);
+  // The carry after the last iteration, then the outputs of all, [trip_count, ...]. `next` has the carry's types.
+  std::vector<std::shared_ptr<Storage>> finish(std::span<const TensorRef> next, std::span<const TensorRef> outputs = {});
 
-  // For a body that was recorded together with its gradient: inputs that only the gradient sees, behind all others.
+  // For a body that was recorded together with its gradient: inputs that only the gradient sees, behind all others. Those of outputs come
+  // last.
   std::shared_ptr<Storage> add_cotangent(const Type& type);
+  std::shared_ptr<Storage> add_output_cotangent(const Type& type);
   struct Joint {
-    std::vector<std::shared_ptr<Storage>> results;  // the carry after the last iteration
+    std::vector<std::shared_ptr<Storage>> results;  // as finish() gives them
     std::unique_ptr<GradientLoop> gradient;
   };
   // Runs the forward loop. `gradient_next` are the cotangents' next values, `gradient_rows` what the backward loop stacks.
-  Joint finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> gradient_next,
+  Joint finish_joint(std::span<const TensorRef> next, std::span<const TensorRef> outputs, std::span<const TensorRef> gradient_next,
                      std::span<const TensorRef> gradient_rows, const CheckpointPolicy& policy);
 
  private:
@@ -58,6 +61,7 @@ class LoopRecording {
   std::unique_ptr<Loop> loop_;
   std::shared_ptr<Storage> index_;
   std::vector<std::shared_ptr<Storage>> carry_, rows_;
+  size_t output_cotangents_ = 0;
 };
 
 }  // namespace flambeau::runtime

@@ -27,6 +27,7 @@ class Splitter {
     result.forward = start(ids, /*cotangents=*/false);
     copy(*result.forward, ids, forward_needs(), [&](size_t) { return true; });
     for (ValueId id : joint_.results) result.results.push_back(ids.at(id));
+    for (ValueId id : joint_.outputs) result.outputs.push_back(ids.at(id));
     for (ValueId id : partition_.kept) result.kept.push_back(ids.at(id));
 
     ids.clear();
@@ -40,12 +41,12 @@ class Splitter {
  private:
   std::vector<bool> forward_needs() const {
     std::vector<ValueId> wanted = joint_.results;
-    wanted.insert(wanted.end(), partition_.kept.begin(), partition_.kept.end());
+    for (const auto* more : {&joint_.outputs, &partition_.kept}) wanted.insert(wanted.end(), more->begin(), more->end());
     return needed_values(trace_, wanted);
   }
 
   // A body with its inputs: for the forward pass the index, the carry and the rows; for the backward pass the index, the
-  // cotangents, the kept values and the rows.
+  // carry's cotangents, the kept values, the rows and the outputs' cotangents.
   std::unique_ptr<Trace> start(std::unordered_map<ValueId, ValueId>& ids, bool cotangents) const {
     auto trace = std::make_unique<Trace>(TraceKind::Capture, trace_.outer());
     trace->share_random(trace_);
@@ -54,14 +55,16 @@ class Splitter {
       if (!trace_.externals()[i].outer) inputs.push_back(trace_.external_value(i));
     auto add = [&](ValueId id) { ids[id] = trace->add_input(trace_.type(id)); };
     add(inputs[0]);
-    size_t rows = 1 + joint_.carry, behind = rows + joint_.stacked;
+    const size_t rows = 1 + joint_.carry, behind = rows + joint_.stacked, of_outputs = inputs.size() - joint_.output_cotangents;
     if (cotangents) {
-      for (size_t i = behind; i < inputs.size(); ++i) add(inputs[i]);
+      for (size_t i = behind; i < of_outputs; ++i) add(inputs[i]);
       for (ValueId id : partition_.kept) add(id);
     } else {
       for (size_t i = 1; i < rows; ++i) add(inputs[i]);
     }
     for (size_t i = rows; i < behind; ++i) add(inputs[i]);
+    if (cotangents)
+      for (size_t i = of_outputs; i < inputs.size(); ++i) add(inputs[i]);
     return trace;
   }
 

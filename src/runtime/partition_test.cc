@@ -299,7 +299,7 @@ TEST(Partition, RefusesHostMemoryWhereThereIsNone) {
   LoopRecording loop(4, carry);
   const TensorRef next[] = {{loop.carry()[0].get(), View::contiguous(type.dims), type.dtype}};
   try {
-    loop.finish_joint(next, {}, {}, {.offload = true});
+    loop.finish_joint(next, {}, {}, {}, {.offload = true});
     ADD_FAILURE() << "taken";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("expected a device with host memory"));

@@ -198,11 +198,11 @@ TEST(Hints, WorkInsideOfAScan) {
   const auto run = [&](const at::Tensor& start, at::Tensor weights) {
     const at::AutoGradMode enabled(true);
     weights = weights.detach().requires_grad_();
-    const device::ScanBody body = [](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
+    const device::ScanBody body = [](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> device::ScanValues {
       const at::Tensor y = at::matmul(carry[0], gather_weight(rows[0], {"ffn", "embed"}).t()).tanh();
-      return {shard_hint(y, {"batch", "sequence_block", ""})};
+      return {{shard_hint(y, {"batch", "sequence_block", ""})}};
     };
-    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Full})[0];
+    const at::Tensor out = device::scan(3, {start}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Full}).carry[0];
     const at::Tensor loss = out.square().sum();
     return Tensors{loss.detach(), torch::autograd::grad({loss}, {weights})[0]};
   };

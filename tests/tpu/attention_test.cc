@@ -44,7 +44,7 @@ Tensors step(const Tensors& in, const AttentionOptions& options, AttentionUse* u
   const at::AutoGradMode enabled(true);
   const at::Tensor x = in[0].detach().requires_grad_(), weights = in[1].detach().requires_grad_();
   const Attention attention(options, in[2], in[2], use);
-  const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> Tensors {
+  const device::ScanBody body = [&](const at::Tensor&, const Tensors& carry, const Tensors& rows, const Tensors&) -> device::ScanValues {
     const at::Tensor qkv = at::matmul(carry[0], rows[0]);
     const auto heads = [&](int64_t first, int64_t count, const char* axis) {
       const at::Tensor part = qkv.narrow(2, first * kWidth, count * kWidth).reshape({kBatch, kLength, count, kWidth}).transpose(1, 2);
@@ -52,9 +52,9 @@ Tensors step(const Tensors& in, const AttentionOptions& options, AttentionUse* u
     };
     const at::Tensor out = attention(heads(0, kHeads, "heads") / std::sqrt(kWidth), heads(kHeads, kKvHeads, "kv_heads"),
                                      heads(kHeads + kKvHeads, kKvHeads, "kv_heads"));
-    return {spmd::shard_hint(carry[0] + out.flatten(2), {"batch", "sequence", ""})};
+    return {{spmd::shard_hint(carry[0] + out.flatten(2), {"batch", "sequence", ""})}};
   };
-  const at::Tensor y = device::scan(kLayers, {x}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Selective})[0];
+  const at::Tensor y = device::scan(kLayers, {x}, {weights}, {}, body, {.kind = device::CheckpointPolicy::Kind::Selective}).carry[0];
   return torch::autograd::grad({y.to(at::kFloat).square().mean()}, {x, weights});
 }
 

@@ -18,6 +18,7 @@ namespace flambeau::models {
 using device::Scope;
 using nn::Init;
 using spmd::shard_hint;
+using Tensors = std::vector<at::Tensor>;
 
 void Decoder::Layer::declare(nn::Parameters& list, const std::string& prefix, int64_t index, const DecoderConfig& c) {
   const int64_t D = c.dim, K = c.kv_heads, G = c.heads / K, E = c.head_dim, F = c.ffn_dim;
@@ -129,15 +130,17 @@ at::Tensor Decoder::hidden(const Inputs& inputs, at::ScalarType compute, const P
   {
     const Scope scope("layers");
     if (scan_ && !probe) {
-      x_BSD = layers_.scan(x_BSD, *scan_, [&](const Layer& layer, const at::Tensor& x) { return feed(layer, attend(layer, x)); });
+      const auto body = [&](const Layer& layer, const Tensors& x) -> device::ScanValues { return {{feed(layer, attend(layer, x[0]))}}; };
+      x_BSD = layers_.scan({x_BSD}, *scan_, body).carry[0];
     } else {
-      x_BSD = layers_.apply(x_BSD, [&](const Layer& layer, at::Tensor x, int64_t index) {
-        x = attend(layer, x);
+      const auto body = [&](const Layer& layer, const Tensors& carry, int64_t index) -> device::ScanValues {
+        at::Tensor x = attend(layer, carry[0]);
         show("layers." + std::to_string(index) + ".attention", x);
         x = feed(layer, x);
         show("layers." + std::to_string(index) + ".feed_forward", x);
-        return x;
-      });
+        return {{x}};
+      };
+      x_BSD = layers_.apply({x_BSD}, body).carry[0];
     }
   }
   const Scope scope("norm");
