@@ -115,7 +115,7 @@ std::shared_ptr<const kernels::Calls> kernels_for(const at::Tensor& q, const at:
                                                   const AttentionOptions& options, AttentionUse* use) {
   if (options.kind != AttentionKind::Flash) return nullptr;
   kernels::Answer answer{nullptr, "on a mesh the kernels run within captured steps only"};
-  if (spmd::sharding_rules() == nullptr || spmd::inside_manual()) {
+  if (spmd::sharding_rules() == nullptr) {
     const auto type = [](const at::Tensor& t) { return hlo::Type{device::dtype_of(t.scalar_type()), t.sizes().vec()}; };
     kernels::Request request{.name = "flash_attention", .operands = {type(q), type(k), type(k)}, .options = {options.blocks.q, options.blocks.kv}};
     if (documents.defined()) request.operands.push_back(type(documents));

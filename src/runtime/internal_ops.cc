@@ -81,6 +81,20 @@ Value all_to_all(Builder& b, Value x, const std::string& axes, int64_t split_dim
   return b.all_to_all(x, split_dim, concat_dim, groups_of(b, axes), channel(b));
 }
 
+Value collective_permute(Builder& b, Value x, const std::string& axes, const Dims& pairs) {
+  const std::vector<Dims> groups = groups_of(b, axes);
+  const int64_t size = static_cast<int64_t>(groups[0].size());
+  if (pairs.empty()) raise<InvalidArgument>("[collective_permute] expected at least one pair of devices, got none");
+  for (const int64_t position : pairs)
+    if (position < 0 || position >= size)
+      raise<InvalidArgument>("[collective_permute] expected positions of 0 to {} along {}, got {}", size - 1, axes, position);
+  std::vector<std::array<int64_t, 2>> devices;
+  for (const Dims& group : groups)
+    for (size_t i = 0; i < pairs.size(); i += 2)
+      devices.push_back({group[static_cast<size_t>(pairs[i])], group[static_cast<size_t>(pairs[i + 1])]});
+  return b.collective_permute(x, devices, channel(b));
+}
+
 }  // namespace
 
 std::string encode_axes(const std::vector<std::string>& axes) { return fmt::format("{}", fmt::join(axes, ",")); }
@@ -138,5 +152,6 @@ const ops::Row kAllReduce = ops::row("flambeau::all_reduce", ops::lower<&all_red
 const ops::Row kAllGather = ops::row("flambeau::all_gather", ops::lower<&all_gather>());
 const ops::Row kAllToAll = ops::row("flambeau::all_to_all", ops::lower<&all_to_all>());
 const ops::Row kReduceScatter = ops::row("flambeau::reduce_scatter", ops::lower<&reduce_scatter>());
+const ops::Row kCollectivePermute = ops::row("flambeau::collective_permute", ops::lower<&collective_permute>());
 
 }  // namespace flambeau::runtime

@@ -24,6 +24,9 @@ extern const ops::Row kAllReduce;      // (tensor, str axes, str kind: "sum" or 
 extern const ops::Row kAllGather;      // (tensor, str axes, int dim) -> tensor, dim times the axes' size
 extern const ops::Row kAllToAll;       // (tensor, str axes, int split_dim, int concat_dim) -> tensor
 extern const ops::Row kReduceScatter;  // (tensor, str axes, int dim) -> tensor, dim divided by the axes' size; sums
+// (tensor, str axes, int[] pairs) -> what the source of this device's pair has, zeros without one. Sources and targets, one after the other,
+// are positions along the axes.
+extern const ops::Row kCollectivePermute;
 
 std::string encode_axes(const std::vector<std::string>& axes);      // "replicate,shard"
 std::string encode_sharding(const hlo::Sharding& sharding);          // "replicate,shard;;tensor": dimensions apart by semicolons

@@ -1,5 +1,7 @@
 #include "runtime/manual.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "hlo/sharding.h"
 #include "runtime/internal_ops.h"
@@ -25,6 +27,7 @@ ManualRecording::ManualRecording(std::vector<std::string> axes, std::span<const 
   for (const ManualSpec& operand : operands) {
     Type type = operand.tensor.type();
     check_divides(mesh_, operand.sharding, type);
+    check_axes(operand.sharding);
     type.dims = box_at(mesh_, operand.sharding, type.dims, 0).size;
     operands_.push_back(outer_->read(operand.tensor));
     in_.push_back(with_rank(operand.sharding, type.rank()));
@@ -47,6 +50,14 @@ std::shared_ptr<Storage> ManualRecording::add_cotangent(const Type& local, const
   return add_input(local);
 }
 
+void ManualRecording::check_axes(const hlo::Sharding& sharding) const {
+  for (const hlo::Sharding::Dim& dim : sharding.dims)
+    for (const std::string& axis : dim.axes)
+      if (std::ranges::find(axes_, axis) == axes_.end())
+        raise<InvalidArgument>("[manual] expected layouts over the axes of the computation ({}), got {}; the partitioner splits by the others",
+                               encode_axes(axes_), sharding.to_string());
+}
+
 Type ManualRecording::global(const Type& local, const hlo::Sharding& sharding) const {
   Type type = local;
   for (size_t d = 0; d < sharding.dims.size(); ++d) type.dims[d] *= hlo::axes_size(mesh_, sharding.dims[d].axes);
@@ -61,7 +72,13 @@ std::shared_ptr<Manual> ManualRecording::describe(std::unique_ptr<Trace> body, s
     out[i] = with_rank(out[i], type.rank());
     if (std::string fault = hlo::sharding_fault(out[i], mesh_, type.rank()); !fault.empty())
       raise<InvalidArgument>("[manual] {} for result {}, {} on each device", fault, i, type.to_string());
+    check_axes(out[i]);
     manual->result_types.push_back(global(type, out[i]));
+  }
+  if (axes_.size() < mesh_.axes.size()) {  // the other axes are the partitioner's
+    for (auto* shardings : {&in, &out})
+      for (hlo::Sharding& sharding : *shardings)
+        for (hlo::Sharding::Dim& dim : sharding.dims) dim.open = true;
   }
   manual->body = std::move(body);
   manual->axes = axes_;

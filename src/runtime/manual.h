@@ -1,8 +1,9 @@
 // Recording code that runs on each device with its own parts of global arrays (sdy.manual_computation), and its gradient.
 //
-// The body sees local shapes and may use the collectives of internal_ops.h. It uses nothing of the recording around it but its
-// operands. Its gradient is recorded with it and split off as a second manual computation, which gets what it needs of the first
-// stacked over the devices.
+// A manual computation is over some axes of the mesh. Its body sees shapes that are local to these and may use the collectives of
+// internal_ops.h; the partitioner splits what is left by the other axes. It uses nothing of the recording around it but its operands.
+// Another one may stand in its body, over other axes. Its gradient is recorded with it and split off as a second manual computation,
+// which gets what it needs of the first stacked over the devices.
 #pragma once
 
 #include <memory>
@@ -37,8 +38,8 @@ class ManualGradient {
 
 class ManualRecording {
  public:
-  // `axes`: of the mesh, that the body sees split; shardings name no others. InvalidArgument outside of a recording, without a mesh,
-  // or where a dimension does not split into equal parts.
+  // `axes`: of the mesh, that the body sees split; shardings name no others. InvalidArgument outside of a recording, without a mesh, for
+  // other axes, or where a dimension does not split into equal parts.
   ManualRecording(std::vector<std::string> axes, std::span<const ManualSpec> operands);
   ~ManualRecording();
   ManualRecording(const ManualRecording&) = delete;
@@ -61,6 +62,7 @@ class ManualRecording {
  private:
   std::shared_ptr<Storage> add_input(const Type& type);
   Type global(const Type& local, const hlo::Sharding& sharding) const;
+  void check_axes(const hlo::Sharding& sharding) const;
   std::shared_ptr<Manual> describe(std::unique_ptr<Trace> body, std::vector<ValueId> results, std::vector<hlo::Sharding> in,
                                    std::vector<hlo::Sharding> out) const;
 

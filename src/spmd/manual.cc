@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -21,26 +22,38 @@ using runtime::ManualSpec;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const hlo::Mesh& mesh() {
-  if (!sharding_rules()) raise<InvalidArgument>("[manual] expected a mesh, got one device; use the single-device code there");
-  return sharding_rules()->mesh();
+int64_t size_of(const MeshAxes& axes) {
+  const runtime::DeviceMesh* mesh = runtime::Engine::get().mesh();
+  if (!mesh) raise<InvalidArgument>("[manual] expected a mesh, got one device; use the single-device code there");
+  if (const std::string fault = hlo::sharding_fault({{}, axes}, mesh->mesh, 0); !fault.empty()) raise<InvalidArgument>("[manual] {}", fault);
+  return hlo::axes_size(mesh->mesh, axes);
 }
 
-MeshAxes all_axes() {
+bool contains(const MeshAxes& axes, const std::string& axis) { return std::ranges::find(axes, axis) != axes.end(); }
+
+// The axes of a computation that is asked for over `asked`, in the order of the mesh.
+MeshAxes checked_axes(const std::optional<MeshAxes>& asked) {
+  const ShardingRules* rules = sharding_rules();
+  if (!rules && ManualScope::current())
+    raise<InvalidArgument>("[manual] expected an axis of the mesh that no manual computation around this one is over, got none; give that one fewer axes");
+  if (!rules) raise<InvalidArgument>("[manual] expected a mesh, got one device; use the single-device code there");
+  if (!asked) return rules->axes();
   MeshAxes axes;
-  for (const hlo::MeshAxis& axis : mesh().axes) axes.push_back(axis.name);
+  for (const std::string& axis : rules->axes())
+    if (contains(*asked, axis)) axes.push_back(axis);
+  if (axes.empty() || axes.size() != asked->size())
+    raise<InvalidArgument>("[manual] expected axes that are left, each once, of {}, got {}", fmt::join(rules->axes(), ", "),
+                           asked->empty() ? "none" : fmt::format("{}", fmt::join(*asked, ", ")));
   return axes;
 }
 
-int64_t size_of(const MeshAxes& axes) { return hlo::axes_size(mesh(), axes); }
-
-thread_local int t_depth = 0;
-struct Inside {
-  Inside() { ++t_depth; }
-  ~Inside() { --t_depth; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-};
+// The axes of a computation that split no dimension.
+MeshAxes axes_left(const MeshAxes& axes, const Sharding& sharding) {
+  MeshAxes left = axes;
+  const MeshAxes used = axes_used(sharding);
+  std::erase_if(left, [&](const std::string& axis) { return contains(used, axis); });
+  return left;
+}
 
 at::Tensor global_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& local, const Sharding& sharding) {
   hlo::Type type = local;
@@ -61,6 +74,7 @@ std::vector<ManualSpec> specs(const variable_list& tensors, const std::vector<Sh
 }
 
 struct ManualCall {
+  MeshAxes axes;
   const std::vector<Sharding>*in, *out;
   const ManualBody* body;
 };
@@ -86,12 +100,12 @@ struct GradientHolder : torch::CustomClassHolder {
 struct Manual : torch::autograd::Function<Manual> {
   static variable_list forward(AutogradContext* ctx, const ManualCall& call, at::TensorList list) {
     const variable_list inputs = list.vec();
-    runtime::ManualRecording recording(all_axes(), specs(inputs, *call.in));
+    runtime::ManualRecording recording(call.axes, specs(inputs, *call.in));
     const variable_list leaves = leaves_of(recording, inputs);
     variable_list results;
     {
       const at::AutoGradMode enabled(true);
-      const Inside inside;
+      const ManualScope scope(call.axes);
       results = (*call.body)(leaves);
     }
     const std::vector<ManualSpec> result_specs = specs(results, *call.out);
@@ -107,10 +121,10 @@ struct Manual : torch::autograd::Function<Manual> {
       if (!results[i].requires_grad()) continue;
       const at::Tensor cotangent = device::make_tensor(recording.add_cotangent(local_types[i], (*call.out)[i]), local_types[i]);
       outputs.push_back(results[i]);
-      cotangents.push_back(cotangent / static_cast<double>(size_of(axes_left((*call.out)[i]))));
+      cotangents.push_back(cotangent / static_cast<double>(size_of(axes_left(call.axes, (*call.out)[i]))));
     }
     variable_list gradients(wanted.size());
-    const Inside inside;
+    const ManualScope scope(call.axes);
     if (!outputs.empty()) gradients = torch::autograd::grad(outputs, wanted, cotangents, false, false, /*allow_unused=*/true);
     for (size_t i = 0; i < wanted.size(); ++i)
       if (!gradients[i].defined()) gradients[i] = at::zeros_like(wanted[i]).detach();
@@ -120,7 +134,7 @@ struct Manual : torch::autograd::Function<Manual> {
     for (size_t i = 0; i < inputs.size(); ++i) {
       holder->wanted.push_back(leaves[i].requires_grad());
       holder->input_types.push_back(device::ref_of(inputs[i]).type());
-      const MeshAxes left = axes_left((*call.in)[i]);
+      const MeshAxes left = axes_left(call.axes, (*call.in)[i]);
       holder->summed.push_back(!left.empty());
       if (!leaves[i].requires_grad()) continue;
       Sharding sharding = runtime::with_rank((*call.in)[i], inputs[i].dim());
@@ -178,8 +192,12 @@ struct Manual : torch::autograd::Function<Manual> {
 
 template <class... Details>
 at::Tensor collective(const ops::Row& row, const at::Tensor& x, const MeshAxes& axes, Details... details) {
-  if (!inside_manual())
-    raise<InvalidArgument>("[collective] expected a call inside of a manual computation, got one outside; there the partitioner communicates");
+  const ManualScope* scope = ManualScope::current();
+  if (!scope) raise<InvalidArgument>("[collective] expected a call inside of a manual computation, got one outside; there the partitioner communicates");
+  for (const std::string& axis : axes)
+    if (!contains(scope->axes(), axis))
+      raise<InvalidArgument>("[collective] expected axes that manual computations around it are over ({}), got {}; the partitioner communicates "
+                             "over the others", fmt::join(scope->axes(), ", "), axis);
   runtime::CallArgument arguments[] = {device::ref_of(x), runtime::encode_axes(axes), runtime::CallArgument(std::move(details))...};
   return device::call(row, arguments);
 }
@@ -206,6 +224,20 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
+struct CollectivePermute : torch::autograd::Function<CollectivePermute> {
+  // `pairs`: source and target in turns.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const MeshAxes& axes, const std::vector<int64_t>& pairs) {
+    ctx->saved_data["axes"] = axes;
+    ctx->saved_data["pairs"] = pairs;
+    return collective(runtime::kCollectivePermute, x, axes, hlo::Dims(pairs));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    std::vector<int64_t> inverse = ctx->saved_data["pairs"].toIntVector();
+    for (size_t i = 0; i < inverse.size(); i += 2) std::swap(inverse[i], inverse[i + 1]);
+    return {CollectivePermute::apply(gradients[0], ctx->saved_data["axes"].to<MeshAxes>(), inverse), at::Tensor(), at::Tensor()};
+  }
+};
+
 // All-gather and reduce-scatter are each other's transposes.
 template <bool kGather>
 struct Transposed : torch::autograd::Function<Transposed<kGather>> {
@@ -224,16 +256,16 @@ struct Transposed : torch::autograd::Function<Transposed<kGather>> {
 }  // namespace
 
 std::vector<at::Tensor> manual(const std::vector<at::Tensor>& inputs, const std::vector<Sharding>& in, const std::vector<Sharding>& out,
-                               const ManualBody& body) {
-  if (inside_manual()) raise<InvalidArgument>("[manual] expected a call outside of a manual body, whose axes are all split already");
+                               const ManualBody& body, std::optional<MeshAxes> axes) {
+  const MeshAxes over = checked_axes(axes);
   const bool has_gradient =
       at::GradMode::is_enabled() && std::ranges::any_of(inputs, [](const at::Tensor& t) { return t.requires_grad(); });
-  if (has_gradient) return Manual::apply(ManualCall{&in, &out, &body}, at::TensorList(inputs));
-  runtime::ManualRecording recording(all_axes(), specs(inputs, in));
+  if (has_gradient) return Manual::apply(ManualCall{over, &in, &out, &body}, at::TensorList(inputs));
+  runtime::ManualRecording recording(over, specs(inputs, in));
   variable_list local;
   for (size_t i = 0; i < inputs.size(); ++i) local.push_back(device::make_tensor(recording.local()[i], recording.local_types()[i]));
   const variable_list results = [&] {
-    const Inside inside;
+    const ManualScope scope(over);
     return body(local);
   }();
   std::vector<hlo::Type> types;
@@ -263,21 +295,25 @@ at::Tensor all_to_all(const at::Tensor& x, const MeshAxes& axes, int64_t split_d
   return axes.empty() ? x : AllToAll::apply(x, axes, split_dim, concat_dim);
 }
 
-bool can_be_manual() { return sharding_rules() && runtime::Engine::current() && !inside_manual(); }
+at::Tensor collective_permute(const at::Tensor& x, const MeshAxes& axes, const DevicePairs& pairs) {
+  std::vector<int64_t> flat;
+  for (auto [source, target] : pairs) flat.insert(flat.end(), {source, target});
+  return CollectivePermute::apply(x, axes, flat);
+}
 
-bool inside_manual() { return t_depth > 0; }
+DevicePairs ring(const MeshAxes& axes, int64_t shift) {
+  const int64_t size = size_of(axes);
+  DevicePairs pairs;
+  for (int64_t i = 0; i < size; ++i) pairs.emplace_back(i, ((i + shift) % size + size) % size);
+  return pairs;
+}
+
+bool can_be_manual() { return sharding_rules() && runtime::Engine::current(); }
 
 MeshAxes axes_used(const Sharding& sharding) {
   MeshAxes used;
   for (const Sharding::Dim& dim : sharding.dims) used.insert(used.end(), dim.axes.begin(), dim.axes.end());
   return used;
-}
-
-MeshAxes axes_left(const Sharding& sharding) {
-  const MeshAxes used = axes_used(sharding);
-  MeshAxes left = all_axes();
-  std::erase_if(left, [&](const std::string& axis) { return std::ranges::find(used, axis) != used.end(); });
-  return left;
 }
 
 at::Tensor positions(const MeshAxes& axes) {

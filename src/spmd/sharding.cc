@@ -27,7 +27,7 @@ void check_rank(const at::Tensor& x, const Axes& axes) {
 }
 
 bool applies(const at::Tensor& x, const Axes& axes) {
-  if (!sharding_rules() || !device::is_tpu(x) || inside_manual()) return false;
+  if (!sharding_rules() || !device::is_tpu(x)) return false;
   check_rank(x, axes);
   return x.numel() > 0;
 }

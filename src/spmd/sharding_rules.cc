@@ -23,61 +23,97 @@ void fill_zeros(const std::vector<int64_t>& size, at::ScalarType dtype, void* ou
   std::memset(out, 0, static_cast<size_t>(c10::multiply_integers(size)) * c10::elementSize(dtype));
 }
 
-bool splits_data(const std::string& axis) { return axis == "replicate" || axis == "shard" || axis == "context"; }
+bool contains(const MeshAxes& axes, const std::string& axis) { return std::ranges::find(axes, axis) != axes.end(); }
+
+thread_local const ManualScope* t_scope = nullptr;
 
 }  // namespace
 
-Rules standard_rules(bool sequence_parallel) {
-  Rules rules = {
-      {"batch", {"replicate", "shard"}},
-      {"sequence", {"context"}},
-      {"sequence_block", {"context"}},
-      {"embed", {"shard", "context"}},
-      {"heads", {"tensor"}},
-      {"kv_heads", {"tensor"}},
-      {"ffn", {"tensor"}},
-      {"vocab", {"tensor"}},
-      {"experts", {"expert"}},
+std::vector<hlo::MeshAxis> Degrees::axes() const {
+  return {{"replicate", replicate}, {"shard", shard}, {"context", context}, {"tensor", tensor}, {"expert", expert}};
+}
+
+int64_t Degrees::devices() const { return hlo::Mesh{axes()}.size(); }
+
+int64_t Degrees::data_parallel() const { return ShardingRules(*this, standard_rules()).parts(AxisRole::Batch); }
+
+std::vector<ShardingRule> standard_rules(bool sequence_parallel) {
+  const MeshAxes sequence_block = sequence_parallel ? MeshAxes{"context", "tensor"} : MeshAxes{"context"};
+  return {
+      {"batch", {"replicate", "shard"}, AxisRole::Batch},
+      {"sequence", {"context"}, AxisRole::Compute},
+      {"sequence_block", sequence_block, AxisRole::Compute},
+      {"embed", {"shard", "context"}, AxisRole::Storage},
+      {"heads", {"tensor"}, AxisRole::Compute},
+      {"kv_heads", {"tensor"}, AxisRole::Compute},
+      {"ffn", {"tensor"}, AxisRole::Compute},
+      {"vocab", {"tensor"}, AxisRole::Compute},
+      {"experts", {"expert"}, AxisRole::Compute},
   };
-  if (sequence_parallel) rules["sequence_block"].push_back("tensor");
-  return rules;
 }
 
-ShardingRules::ShardingRules(Degrees degrees, Rules rules) : degrees_(degrees), rules_(std::move(rules)) {
-  const std::pair<const char*, int64_t> axes[] = {{"replicate", degrees.replicate}, {"shard", degrees.shard},
-                                                  {"context", degrees.context}, {"tensor", degrees.tensor},
-                                                  {"expert", degrees.expert}};
-  for (auto [name, size] : axes) {
-    if (size < 1) raise<InvalidArgument>("[mesh] expected a degree of at least 1 for the axis {}, got {}", name, size);
-    if (size > 1) mesh_.axes.push_back({name, size});
+ShardingRules::ShardingRules(Degrees degrees, std::vector<ShardingRule> rules) : degrees_(degrees), rules_(std::move(rules)) {
+  for (const hlo::MeshAxis& axis : degrees.axes()) {
+    if (axis.size < 1) raise<InvalidArgument>("[mesh] expected a degree of at least 1 for the axis {}, got {}", axis.name, axis.size);
+    if (axis.size == 1) continue;
+    mesh_.axes.push_back(axis);
+    axes_.push_back(axis.name);
   }
-  for (auto& [logical, names] : rules_)
-    std::erase_if(names, [&](const std::string& name) {
-      return std::ranges::none_of(mesh_.axes, [&](const hlo::MeshAxis& axis) { return axis.name == name; });
-    });
+  for (ShardingRule& rule : rules_) std::erase_if(rule.axes, [&](const std::string& axis) { return !contains(axes_, axis); });
 }
 
-std::vector<std::string> ShardingRules::axes_of(const std::string& logical) const {
-  const auto found = rules_.find(logical);
-  return found == rules_.end() ? std::vector<std::string>() : found->second;
+ShardingRules ShardingRules::without(const MeshAxes& axes) const {
+  ShardingRules result = *this;
+  const auto is_left_out = [&](const std::string& axis) { return contains(axes, axis); };
+  std::erase_if(result.axes_, is_left_out);
+  for (ShardingRule& rule : result.rules_) std::erase_if(rule.axes, is_left_out);
+  return result;
 }
 
-int64_t ShardingRules::parts(const std::string& logical) const {
-  return hlo::axes_size(mesh_, axes_of(logical));
+const ShardingRule* ShardingRules::find(const std::string& logical_axis) const {
+  const auto found = std::ranges::find(rules_, logical_axis, &ShardingRule::logical_axis);
+  return found == rules_.end() ? nullptr : &*found;
 }
+
+MeshAxes ShardingRules::axes_of(const std::string& logical_axis) const {
+  const ShardingRule* rule = find(logical_axis);
+  return rule ? rule->axes : MeshAxes();
+}
+
+int64_t ShardingRules::parts(const std::string& logical_axis) const { return hlo::axes_size(mesh_, axes_of(logical_axis)); }
+
+MeshAxes ShardingRules::axes_of(AxisRole role) const {
+  MeshAxes result;
+  for (const std::string& axis : axes_) {
+    const auto has_role = [&](const ShardingRule& rule) { return rule.role == role && contains(rule.axes, axis); };
+    if (std::ranges::any_of(rules_, has_role)) result.push_back(axis);
+  }
+  return result;
+}
+
+int64_t ShardingRules::parts(AxisRole role) const { return hlo::axes_size(mesh_, axes_of(role)); }
 
 hlo::Sharding ShardingRules::sharding(const Axes& axes) const {
   hlo::Sharding sharding;
-  std::vector<std::string> used;
+  MeshAxes used;
   for (const std::string& logical : axes) {
     sharding.dims.emplace_back();
     for (const std::string& axis : axes_of(logical)) {
-      if (std::ranges::find(used, axis) != used.end()) continue;
+      if (contains(used, axis)) continue;
       used.push_back(axis);
       sharding.dims.back().axes.push_back(axis);
     }
   }
   return sharding;
+}
+
+hlo::Sharding ShardingRules::gathered(const Axes& axes) const {
+  hlo::Sharding result = sharding(axes);
+  for (size_t d = 0; d < axes.size(); ++d) {
+    const ShardingRule* rule = find(axes[d]);
+    if (rule && rule->role != AxisRole::Compute) result.dims[d].axes.clear();
+  }
+  return result;
 }
 
 hlo::Sharding ShardingRules::sharding_where_it_divides(const Axes& axes, const std::vector<int64_t>& shape) const {
@@ -94,19 +130,26 @@ hlo::Sharding ShardingRules::sharding_where_it_divides(const Axes& axes, const s
   return result;
 }
 
-hlo::Sharding ShardingRules::gathered(const Axes& axes) const {
-  hlo::Sharding result = sharding(axes);
-  for (hlo::Sharding::Dim& dim : result.dims) std::erase_if(dim.axes, splits_data);
-  return result;
-}
-
 void use_sharding_rules(std::optional<ShardingRules> rules) {
   const bool has_mesh = rules && rules->degrees().devices() > 1;
   runtime::Engine::get().set_mesh(has_mesh ? std::optional(rules->mesh()) : std::nullopt);
   active() = has_mesh ? std::make_unique<const ShardingRules>(std::move(*rules)) : nullptr;
 }
 
-const ShardingRules* sharding_rules() { return active().get(); }
+const ShardingRules* sharding_rules() { return t_scope ? t_scope->rules() : active().get(); }
+
+ManualScope::ManualScope(const MeshAxes& axes) : outer_(t_scope) {
+  const ShardingRules* rules = sharding_rules();
+  FLAMBEAU_CHECK(rules, "the axes of a manual computation are some of those that are left");
+  axes_ = axes;
+  if (outer_) axes_.insert(axes_.end(), outer_->axes_.begin(), outer_->axes_.end());
+  if (ShardingRules left = rules->without(axes); !left.axes().empty()) rules_ = std::move(left);
+  t_scope = this;
+}
+
+ManualScope::~ManualScope() { t_scope = outer_; }
+
+const ManualScope* ManualScope::current() { return t_scope; }
 
 at::Tensor make_tensor(at::Device device, const std::vector<int64_t>& shape, at::ScalarType dtype, const Axes& axes,
                        const FillPart& fill) {

@@ -1,4 +1,4 @@
-// Sharding rules, layouts and manual computations on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
+// Sharding rules and layouts on eight virtual devices, against the same arithmetic by PyTorch on the CPU.
 #include <cstring>
 #include <limits>
 
@@ -14,26 +14,16 @@
 #include "device/scan.h"
 #include "device/own_ops.h"
 #include "spmd/manual.h"
-#include "spmd/sharding_rules.h"
+#include "spmd/test_util.h"
 
 namespace flambeau::spmd {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 class Environment : public testing::Environment {
  public:
   void SetUp() override { device::initialize({.virtual_devices = 8}, true); }
 };
 const auto* const kEnvironment = testing::AddGlobalTestEnvironment(new Environment);
-
-// Follows sharding rules while it lives.
-struct Following {
-  explicit Following(Degrees degrees, bool sequence_parallel = true) {
-    use_sharding_rules(ShardingRules(degrees, standard_rules(sequence_parallel)));
-  }
-  ~Following() { use_sharding_rules(std::nullopt); }
-};
 
 const Degrees kMeshes[] = {
     {},
@@ -50,36 +40,10 @@ std::string name_of(const Degrees& d) {
   return fmt::format("replicate {} shard {} context {} tensor {}", d.replicate, d.shard, d.context, d.tensor);
 }
 
-at::Tensor values(std::vector<int64_t> shape, double seed) {
-  int64_t n = 1;
-  for (int64_t d : shape) n *= d;
-  return (at::arange(n, at::kFloat) * 0.37 + seed).sin().view(shape);
-}
-
-// The tensor on the device, stored as `axes` says.
-at::Tensor placed(const at::Tensor& host, const Axes& axes) {
-  const at::Tensor whole = host.contiguous();
-  return make_tensor(device::tpu(), whole.sizes().vec(), whole.scalar_type(), axes, [&](const Part& part, void* out) {
-    at::Tensor view = whole;
-    for (size_t d = 0; d < part.start.size(); ++d) view = view.narrow(static_cast<int64_t>(d), part.start[d], part.size[d]);
-    const at::Tensor dense = view.contiguous();
-    std::memcpy(out, dense.data_ptr(), static_cast<size_t>(dense.nbytes()));
-  });
-}
-
 std::vector<int64_t> part_shape(const at::Tensor& tensor) {
   const std::shared_ptr<const runtime::Array> array = device::storage_of(tensor).held().array;
   const auto dims = array->shards().front()->dims();
   return {dims.begin(), dims.end()};
-}
-
-void expect_close(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
-  ASSERT_EQ(got.sizes(), want.sizes()) << what;
-  EXPECT_TRUE(at::allclose(got.cpu(), want, 1.3e-6, 1e-5)) << what << ": " << (got.cpu() - want).abs().max().item<float>();
-}
-
-void expect_error(const std::function<void()>& f, const std::string& part) {
-  EXPECT_THAT(f, testing::ThrowsMessage<std::exception>(testing::HasSubstr(part)));
 }
 
 TEST(ShardingRules, SayHowTensorsLie) {
@@ -101,6 +65,26 @@ TEST(ShardingRules, SayHowTensorsLie) {
   }
   EXPECT_EQ(rules.parts("batch"), 4);
   EXPECT_EQ(rules.parts("sequence"), 1);
+}
+
+TEST(ShardingRules, SayWhatAxesAreFor) {
+  const ShardingRules rules({.replicate = 2, .shard = 3, .context = 5, .tensor = 7, .expert = 11}, standard_rules());
+  EXPECT_EQ(rules.axes_of(AxisRole::Batch), (MeshAxes{"replicate", "shard"}));
+  EXPECT_EQ(rules.axes_of(AxisRole::Storage), (MeshAxes{"shard", "context"}));
+  EXPECT_EQ(rules.axes_of(AxisRole::Compute), (MeshAxes{"context", "tensor", "expert"}));
+  EXPECT_EQ(rules.parts(AxisRole::Batch), 6);
+  EXPECT_EQ(rules.degrees().data_parallel(), 6);
+  EXPECT_EQ(rules.degrees().devices(), 2 * 3 * 5 * 7 * 11);
+  // An axis may have one role for some tensors and another for others: experts that borrow data-parallel devices.
+  std::vector<ShardingRule> borrowed = standard_rules();
+  borrowed.push_back({"experts_on_shard", {"shard"}, AxisRole::Compute});
+  const ShardingRules experts({.shard = 2, .tensor = 2}, borrowed);
+  EXPECT_EQ(experts.gathered({"experts_on_shard", "embed"}).to_string(), R"(<@mesh, [{"shard"}, {}]>)");
+  EXPECT_EQ(experts.gathered({"ffn", "embed"}).to_string(), R"(<@mesh, [{"tensor"}, {}]>)");
+  const ShardingRules left = experts.without({"shard"});
+  EXPECT_EQ(left.sharding({"batch", "ffn"}).to_string(), R"(<@mesh, [{}, {"tensor"}]>)");
+  EXPECT_EQ(left.axes(), MeshAxes{"tensor"});
+  EXPECT_EQ(left.mesh(), experts.mesh());
 }
 
 TEST(ShardingRules, PlaceAndReadBack) {
@@ -214,86 +198,6 @@ TEST(Hints, WorkInsideOfAScan) {
     const Tensors got = capture({placed(x, {"batch", "sequence", ""})});
     expect_close(got[0], want[0], name_of(degrees));
     expect_close(got[1], want[1], name_of(degrees));
-  }
-}
-
-// y = x w^T over both axes by hand: rows of x over shard, the contracted dimension over tensor; then what follows the sum.
-TEST(Manual, ComputesAndDifferentiates) {
-  const at::Tensor x = values({8, 8}, 1), w = values({4, 8}, 2), bias = values({4}, 3);
-  const auto loss_of = [](const at::Tensor& y) { return (y * y.detach().cos()).sum(); };
-  const auto reference = [&] {
-    Tensors leaves{x.clone().requires_grad_(), w.clone().requires_grad_(), bias.clone().requires_grad_()};
-    const at::Tensor y = (at::matmul(leaves[0], leaves[1].t()) + leaves[2]).tanh();
-    Tensors out = torch::autograd::grad({loss_of(y)}, leaves);
-    out.insert(out.begin(), y.detach());
-    return out;
-  }();
-  struct Case {
-    const char* what;
-    std::function<at::Tensor(const Tensors&)> combine;  // from the partial sums [rows, 4] and the bias
-    hlo::Sharding out;
-  };
-  const hlo::Sharding rows{{{.axes = {"shard"}}, {}}}, rows_and_columns{{{.axes = {"shard"}}, {.axes = {"tensor"}}}};
-  const Case cases[] = {
-      {"all_reduce", [](const Tensors& t) { return (all_reduce_sum(t[0], {"tensor"}) + t[1]).tanh(); }, rows},
-      {"reduce_scatter, all_gather",
-       [](const Tensors& t) { return (all_gather(reduce_scatter(t[0], {"tensor"}, 1), {"tensor"}, 1) + t[1]).tanh(); }, rows},
-      {"gathered over both axes",
-       [](const Tensors& t) {
-         const at::Tensor y = (all_reduce_sum(t[0], {"tensor"}) + t[1]).tanh();
-         return all_gather(y, {"shard"}, 0);
-       },
-       {{{}, {}}}},
-  };
-  for (const Degrees& degrees : {Degrees{.shard = 2, .tensor = 4}, Degrees{.shard = 4, .tensor = 2}}) {
-    for (const Case& c : cases) {
-      const Following following(degrees);
-      device::Capture capture("manual", [&](const Tensors& inputs) -> Tensors {
-        const at::AutoGradMode enabled(true);
-        Tensors leaves;
-        for (const at::Tensor& t : inputs) leaves.push_back(t.detach().requires_grad_());
-        const at::Tensor y = manual(leaves, {rows_and_columns, {{{}, {.axes = {"tensor"}}}}, {{{}}}}, {c.out}, [&](const Tensors& local) {
-          EXPECT_EQ(local[0].sizes(), at::IntArrayRef({8 / degrees.shard, 8 / degrees.tensor}));
-          return Tensors{c.combine({at::matmul(local[0], local[1].t()), local[2]})};
-        })[0];
-        Tensors out = torch::autograd::grad({loss_of(y)}, leaves);
-        out.insert(out.begin(), y.detach());
-        return out;
-      });
-      const Tensors got = capture({x.to(device::tpu()), w.to(device::tpu()), bias.to(device::tpu())});
-      for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], reference[i], fmt::format("{}, tensor {}", c.what, i));
-    }
-  }
-}
-
-TEST(Manual, RunsWithoutGradients) {
-  const Following following({.shard = 4, .tensor = 2});
-  const at::Tensor x = values({8, 6}, 1);
-  device::Capture capture("manual", [](const Tensors& inputs) {
-    return manual(inputs, {{{{.axes = {"shard"}}, {.axes = {"tensor"}}}}}, {{{{}}}}, [](const Tensors& local) {
-      return Tensors{all_reduce_max(local[0].amax({0, 1}).unsqueeze(0), {"shard", "tensor"})};
-    });
-  });
-  expect_close(capture({x.to(device::tpu())})[0], x.max().unsqueeze(0), "max");
-}
-
-TEST(Manual, RefusesWhatCannotBe) {
-  const Following following({.shard = 4, .tensor = 2});
-  const at::Tensor x = placed(values({8, 6}, 1), {"embed", ""});
-  const auto run = [&](const std::function<Tensors(const Tensors&)>& body, const hlo::Sharding& in) {
-    device::Capture capture("manual", [&](const Tensors& inputs) { return manual(inputs, {in}, {{}}, body); });
-    capture({x});
-  };
-  expect_error([&] { run([&](const Tensors& local) { return Tensors{local[0] + x}; }, {}); }, "pass it as an input");
-  expect_error([&] { run([](const Tensors& local) { return Tensors{at::rand_like(local[0])}; }, {}); }, "random numbers");
-  expect_error([&] { run([](const Tensors& local) { return local; }, {{{}, {.axes = {"shard"}}}}); }, "does not split into 4 equal parts");
-  expect_error([&] { run([](const Tensors& local) { return Tensors{all_reduce_sum(local[0], {"nowhere"})}; }, {}); },
-               "expected axes of the mesh, got \"nowhere\"");
-  expect_error([&] { run([](const Tensors& local) { return manual(local, {{}}, {{}}, [](const Tensors& t) { return t; }); }, {}); },
-               "outside of a manual body");
-  for (const hlo::Sharding& out : {hlo::Sharding{{{.axes = {"tensr"}}, {}}}, hlo::Sharding{{{}, {}, {.axes = {"shard"}}}}}) {
-    device::Capture capture("manual", [&](const Tensors& inputs) { return manual(inputs, {{}}, {out}, [](const Tensors& t) { return t; }); });
-    expect_error([&] { capture({x}); }, "for result 0");
   }
 }
 

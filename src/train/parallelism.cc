@@ -128,10 +128,8 @@ int64_t assumed_devices(const Config& config) {
 
 std::string describe(const Degrees& degrees) {
   std::vector<std::string> axes;
-  for (const auto& [name, degree] : {std::pair{"replicate", degrees.replicate}, {"shard", degrees.shard},
-                                     {"context", degrees.context}, {"tensor", degrees.tensor}}) {
-    if (degree > 1) axes.push_back(fmt::format("{} {}", name, degree));
-  }
+  for (const hlo::MeshAxis& axis : degrees.axes())
+    if (axis.size > 1) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
   return axes.empty() ? "1 device" : fmt::format("{}", fmt::join(axes, " x "));
 }
 
