@@ -189,7 +189,7 @@ struct RouterModel {
   }
 
   // One step: loss, counts, shares, then the gradients. Buffers get their next values.
-  Tensors step(const at::Tensor& x, bool loop, const device::KeepPolicy& policy) {
+  Tensors step(const at::Tensor& x, bool loop, const device::CheckpointPolicy& policy) {
     const at::AutoGradMode enabled(true);
     const Tensors start{x, at::zeros({}, x.options())};
     const StackValues values = loop ? layers.scan(start, policy, router_body)
@@ -269,7 +269,7 @@ void expect_same(const Named& got, const Named& want, const std::string& what) {
 }
 
 // Two steps of a model as one captured program each, then the values as a checkpoint in a model that lies otherwise, and another step.
-void expect_steps(const std::string& pattern, bool stacked, bool loop, const device::KeepPolicy& policy) {
+void expect_steps(const std::string& pattern, bool stacked, bool loop, const device::CheckpointPolicy& policy) {
   const at::Tensor input = (at::arange(kTokens * kWidth, at::kFloat) * 0.7).sin().view({kTokens, kWidth});
   RouterModel model(pattern, stacked, device::tpu()), other(pattern, !stacked, device::tpu());
   Named values = model.named(model.list.tensors());
@@ -297,7 +297,7 @@ void expect_steps(const std::string& pattern, bool stacked, bool loop, const dev
 }
 
 TEST(Stack, GivesOutputsAndUpdatesBuffers) {
-  using Kind = device::KeepPolicy::Kind;
+  using Kind = device::CheckpointPolicy::Kind;
   for (const spmd::Degrees& degrees : {spmd::Degrees{}, {.shard = 2, .tensor = 2}}) {
     spmd::use_sharding_rules(spmd::ShardingRules(degrees, spmd::standard_rules()));
     for (const std::string pattern : {"RRRR", "RWRWRW", "RRRW"}) {

@@ -185,7 +185,7 @@ TEST(Manual, RunsStagesInARing) {
     }
     return at::stack(done);
   };
-  for (const device::KeepPolicy::Kind kind : {device::KeepPolicy::Kind::None, device::KeepPolicy::Kind::Full}) {
+  for (const device::CheckpointPolicy::Kind kind : {device::CheckpointPolicy::Kind::None, device::CheckpointPolicy::Kind::Full}) {
     const Function f = [&](const Tensors& t) {
       const hlo::Sharding by_stage{{{.axes = {"tensor"}}, {}, {}}};
       return manual(t, {by_stage, by_stage}, {by_stage}, [&](const Tensors& local) {

@@ -38,7 +38,7 @@ at::Tensor pipeline(const at::Tensor& x, const at::Tensor& weights) {
       }, MeshAxes{"shard"})[0];
       return {{collective_permute(y, {"tensor"}, ring({"tensor"}))}};
     };
-    return device::scan(2, {local[0]}, {}, {local[1]}, iteration, {.kind = device::KeepPolicy::Kind::Full}).carry;
+    return device::scan(2, {local[0]}, {}, {local[1]}, iteration, {.kind = device::CheckpointPolicy::Kind::Full}).carry;
   }, MeshAxes{"tensor"})[0];
 }
 
