@@ -2,7 +2,7 @@
 and a backward pass that makes the scores again from their logsumexp (FlashAttention-2, Dao, 2023).
 
 One scan goes through the pairs of a block of queries and one of keys that meet the diagonal or lie below it, so that what the mask
-leaves empty costs nothing. The form and the precision are those of src/ops/block_attention.cc. Legend: B batch, S sequence,
+leaves empty costs nothing. The form and the precision are those of src/ops/attention/blocks.cc. Legend: B batch, S sequence,
 K key-value heads, G query heads of each, E head width, q and k within a block.
 """
 

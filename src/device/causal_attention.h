@@ -1,5 +1,5 @@
-// Causal attention on the device without the matrix of scores: as a loop over blocks (ops/block_attention.cc), or by kernels of a TPU
-// (ops/flash_attention.cc). Both give and take the same.
+// Causal attention on the device without the matrix of scores: as a loop over blocks (ops/attention/blocks.cc), or by kernels of a TPU
+// (ops/attention/kernel.cc). Both give and take the same.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 //
 // Ways to compute it, with the same numbers up to rounding:
 //   dense    PyTorch's scaled_dot_product_attention: the scores of all pairs exist. Faster for short rows on CPUs.
-//   chunked  a loop over blocks of queries and keys (ops/block_attention.cc): memory grows with the row's length, not its square.
+//   chunked  a loop over blocks of queries and keys (ops/attention/blocks.cc): memory grows with the row's length, not its square.
 //   flash    the same by kernels for TPUs, where they can be had for the shapes (device/flash_kernels.h); else chunked, which is said
 //            once. Refused for other targets.
 // On the CPU itself (the reference) it is always dense. On a mesh, chunked and flash attention run on each device's own batch rows
