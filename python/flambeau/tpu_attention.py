@@ -6,7 +6,7 @@
 
 The first prints the versions that a kernel depends on, the second writes JSON to standard output. Needs JAX, no TPU and no
 torch. Exit code 3 and one line on standard error where JAX is absent or has no kernel for the shape. `flambeau` runs it when it compiles
-for a TPU, and keeps what it says in a cache (src/device/flash_kernels.h).
+for a TPU, and keeps what it says in a cache (src/kernels/flash_attention.cc).
 
 What is written: for each of `forward`, `dq` and `dkv` a custom call: its configuration (the kernel, with an estimate of what it costs,
 which the compiler schedules by), its operands, its results. An operand

@@ -52,9 +52,8 @@ std::vector<at::Tensor> without_bits(std::vector<at::Tensor> tensors);
 at::Tensor make_tensor(const std::shared_ptr<runtime::Storage>& storage, const hlo::Type& type);
 // One over a storage of its own, which `strides` show in another order than row-major.
 at::Tensor make_strided(const hlo::Type& type, const hlo::Dims& strides);
-// The first result of an op that PyTorch's dispatcher does not know, and all of them.
+// The first result of an op that PyTorch's dispatcher does not know.
 at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
-std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::CallArgument> arguments);
 // An optional argument of such a call: none where there is no tensor or an undefined one.
 runtime::CallArgument ref_or_none(const std::optional<at::Tensor>& tensor);
 

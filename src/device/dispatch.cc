@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/arguments.h"
+#include "device/call_arguments.h"
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/fallback.h"
@@ -23,130 +24,14 @@
 #include "device/register.h"
 #include "device/strides.h"
 #include "hlo/builder.h"
+#include "ops/kernel_call.h"
 
 namespace flambeau::device {
 namespace {
 
 using runtime::CallArgument;
 using runtime::Engine;
-using runtime::NumberRef;
 using runtime::TensorRef;
-
-// ---- arguments --------------------------------------------------------------------------------------------------------------
-
-// Arguments that say where and how memory lies; lowerings do not see them.
-bool is_placement(const c10::Argument& argument) {
-  switch (without_optional(argument.real_type())->kind()) {
-    case c10::TypeKind::LayoutType:
-    case c10::TypeKind::DeviceObjType:
-    case c10::TypeKind::MemoryFormatType:
-    case c10::TypeKind::GeneratorType:
-      return true;
-    default:
-      return argument.name() == "pin_memory";
-  }
-}
-
-ops::Number number_of(const c10::Scalar& scalar) {
-  if (scalar.isBoolean()) return {scalar.toBool()};
-  if (scalar.type() == c10::ScalarType::UInt64) return {scalar.to<uint64_t>()};
-  if (scalar.isIntegral(false)) return {scalar.toLong()};
-  if (scalar.isComplex()) return {std::complex<double>(scalar.toComplexDouble())};
-  return {scalar.toDouble()};
-}
-
-CallArgument tensor_argument(const at::Tensor& tensor) {
-  if (is_tpu(tensor)) return ref_of(tensor);
-  if (tensor.is_cpu() && tensor.dim() == 0) {
-    bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
-    return NumberRef{number_of(tensor.item()), true, wrapped ? std::nullopt : std::optional(dtype_of(tensor.scalar_type()))};
-  }
-  refuse_device(tensor);
-}
-
-std::optional<TensorRef> list_element(const at::Tensor& tensor) {
-  if (!tensor.defined()) return std::nullopt;
-  if (!is_tpu(tensor)) refuse_device(tensor);
-  return ref_of(tensor);
-}
-
-CallArgument list_argument(const c10::IValue& value) {
-  if (value.isIntList()) return value.toIntVector();
-  if (value.isTensorList()) {
-    std::vector<std::optional<TensorRef>> refs;
-    for (const at::Tensor& tensor : value.toTensorVector()) refs.push_back(list_element(tensor));
-    return refs;
-  }
-  if (value.isBoolList()) {
-    hlo::Dims flags;
-    for (bool flag : value.toBoolList()) flags.push_back(flag);
-    return flags;
-  }
-  if (value.isList()) {
-    c10::ArrayRef<c10::IValue> list = value.toListRef();
-    bool integers = !list.empty() && std::all_of(list.begin(), list.end(), [](auto& v) { return v.isInt() || v.isSymInt(); });
-    if (integers) {
-      hlo::Dims dims;
-      for (const c10::IValue& v : list) dims.push_back(v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__));
-      return dims;
-    }
-    std::vector<std::optional<TensorRef>> refs;
-    for (const c10::IValue& v : list) {
-      if (!v.isNone() && !v.isTensor()) raise<NotImplemented>("[tpu] a list of {} is not handled", v.tagKind());
-      refs.push_back(v.isNone() ? std::nullopt : list_element(v.toTensor()));
-    }
-    return refs;
-  }
-  raise<NotImplemented>("[tpu] an argument of type {} is not handled", value.tagKind());
-}
-
-// What the schema calls a value decides: an int may stand for a ScalarType, an empty list for a list of ints.
-enum class ArgumentKind { Placement, Tensor, Number, Int, Float, Bool, IntList, List, DType, String };
-
-ArgumentKind kind_of(const c10::Argument& argument) {
-  if (is_placement(argument)) return ArgumentKind::Placement;
-  const c10::TypePtr type = without_optional(argument.real_type());
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType: return ArgumentKind::Tensor;
-    case c10::TypeKind::NumberType: return ArgumentKind::Number;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return ArgumentKind::Int;
-    case c10::TypeKind::FloatType: return ArgumentKind::Float;
-    case c10::TypeKind::BoolType: return ArgumentKind::Bool;
-    case c10::TypeKind::ScalarTypeType: return ArgumentKind::DType;
-    case c10::TypeKind::StringType: return ArgumentKind::String;
-    case c10::TypeKind::ListType: {
-      auto element = type->expectRef<c10::ListType>().getElementType()->kind();
-      bool ints = element == c10::TypeKind::IntType || element == c10::TypeKind::SymIntType || element == c10::TypeKind::BoolType;
-      return ints ? ArgumentKind::IntList : ArgumentKind::List;
-    }
-    default: raise<NotImplemented>("[tpu] an argument {} of type {} is not handled", argument.name(), type->str());
-  }
-}
-
-CallArgument to_argument(ArgumentKind kind, const c10::IValue& value) {
-  if (value.isNone()) return std::monostate{};
-  switch (kind) {
-    case ArgumentKind::Tensor: {
-      const at::Tensor& tensor = value.toTensor();
-      if (!tensor.defined()) return std::monostate{};
-      return tensor_argument(tensor);
-    }
-    case ArgumentKind::Number: return NumberRef{number_of(value.toScalar()), false, std::nullopt};
-    case ArgumentKind::Int: return value.isInt() ? value.toInt() : value.toSymInt().guard_int(__FILE__, __LINE__);
-    case ArgumentKind::Float: return value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
-    case ArgumentKind::Bool: return value.toBool();
-    case ArgumentKind::DType: return dtype_of(value.toScalarType());
-    case ArgumentKind::String: return std::string(value.toStringRef());
-    case ArgumentKind::IntList:
-      if (value.isInt()) return hlo::Dims{value.toInt()};
-      if (value.isList() && value.toListRef().empty()) return hlo::Dims{};
-      return list_argument(value);
-    case ArgumentKind::List: return list_argument(value);
-    case ArgumentKind::Placement: break;
-  }
-  FLAMBEAU_CHECK(false, "placement arguments are dropped before");
-}
 
 // ---- the kernel -------------------------------------------------------------------------------------------------------------
 
@@ -306,11 +191,11 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
   const c10::FunctionSchema& schema = op.schema();
   if (!is_form_of(schema, functional)) return std::nullopt;
   Overload overload{.row = &row,
+                    .kinds = argument_kinds(row, functional),
                     .functional_arguments = functional.arguments().size(),
                     .out_form = schema.arguments().size() > functional.arguments().size(),
                     .takes_mask = row.name.find("index_put") != std::string_view::npos,
                     .strides = stride_rule(op)};
-  size_t parameter = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (is_written(argument)) overload.written.push_back(i);
@@ -318,12 +203,6 @@ std::optional<Overload> overload_of(const ops::Row& row, const c10::FunctionSche
     if (is_generator(argument)) overload.generator = i;
     if (argument.name() == "indices" && type->kind() == c10::TypeKind::ListType) overload.indices = i;
     if (type->kind() == c10::TypeKind::DeviceObjType) overload.device = i;
-    if (i >= overload.functional_arguments) continue;
-    overload.kinds.push_back(kind_of(argument));
-    if (overload.kinds.back() == ArgumentKind::Placement) continue;
-    // A float that changes from call to call.
-    if (overload.kinds.back() == ArgumentKind::Float && (row.scalars >> parameter & 1)) overload.kinds.back() = ArgumentKind::Number;
-    ++parameter;
   }
   overload.returns_list =
       !schema.returns().empty() && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
@@ -351,7 +230,7 @@ std::optional<Overload> overload_served(const ops::Row& row, const c10::Operator
 using OverloadNames = std::multimap<std::string, c10::OperatorName>;  // by the op's name
 
 // Registers a row's op with its in-place and out forms.
-void register_row(torch::Library& aten, const OverloadNames& overloads, const ops::Row& row) {
+void register_row(torch::Library& library, const OverloadNames& overloads, const ops::Row& row) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   const std::string_view full = row.name;
   const size_t dot = full.find('.');
@@ -365,7 +244,7 @@ void register_row(torch::Library& aten, const OverloadNames& overloads, const op
     for (auto it = begin; it != end; ++it)
       if (const auto handle = dispatcher.findSchema(it->second))
         if (auto overload = overload_served(row, *functional, *handle))
-          aten.impl(c10::toString(it->second).c_str(),
+          library.impl(c10::toString(it->second).c_str(),
                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(*overload))));
   }
 }
@@ -380,11 +259,9 @@ void register_rows(std::span<const ops::Row> rows) {
   OverloadNames overloads;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) overloads.emplace(name.name, name);
   for (const ops::Row& row : rows) {
-    const bool is_own = !row.name.starts_with("aten::");
-    if (is_own && !c10::Dispatcher::singleton().findSchema({std::string(row.name), ""})) continue;  // called by functions of this folder
     if (std::find(std::begin(kNotRegistered), std::end(kNotRegistered), row.name) != std::end(kNotRegistered)) continue;
     try {
-      register_row(is_own ? *own : *aten, overloads, row);
+      register_row(row.schema.empty() ? *aten : *own, overloads, row);
     } catch (const std::exception& error) {  // another version of PyTorch: `import torch` goes on, and the op runs on the CPU
       log_debug("[tpu] the row {} is left out: {}", row.name, first_line(error.what()));
     }
@@ -395,6 +272,7 @@ void register_table() {
   static auto* fallback = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&unsupported>());
   register_rows(ops::all_rows());
+  register_rows(ops::kernel_rows());
 }
 
 }  // namespace flambeau::device

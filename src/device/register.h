@@ -10,7 +10,12 @@ namespace flambeau::device {
 // Ops that make, view, copy and read tensors (tensor_ops.cc).
 void register_ops();
 
-// Every row of the op table, with its in-place and out forms (dispatch.cc).
+// Ops of our own: their schemas and shapes, kernels for the CPU and gradients (own_ops.cc). May be called again.
+void register_own_ops();
+// The schemas and shapes of rows that bring one (definitions.cc).
+void define_rows(std::span<const ops::Row> rows);
+
+// Every row of the op table, with its in-place and out forms, and those of kernels (dispatch.cc).
 void register_table();
 // Some rows alone. One that this PyTorch does not fit is left out, and said at log level debug.
 void register_rows(std::span<const ops::Row> rows);

@@ -88,6 +88,7 @@ void initialize(const runtime::EngineOptions& options, bool start) {
     c10::impl::device_guard_impl_registry[static_cast<size_t>(kDeviceType)].store(&guard);
     at::RegisterPrivateUse1HooksInterface(new Hooks);  // PyTorch keeps it for the process's life
     register_ops();
+    register_own_ops();
     register_table();
     register_composites();
     register_data_dependent();

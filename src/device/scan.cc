@@ -1,6 +1,7 @@
 #include "device/scan.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -164,6 +165,7 @@ struct Scan : torch::autograd::Function<Scan> {
 
 std::vector<at::Tensor> scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
                              const std::vector<at::Tensor>& constants, const ScanBody& body, const KeepPolicy& policy) {
+  RECORD_FUNCTION("flambeau::scan", c10::ArrayRef<const c10::IValue>());  // its body is a function, so it cannot be an op
   for (const at::Tensor& s : stacked)
     if (s.dim() == 0 || s.size(0) != trip_count)
       raise<InvalidArgument>("[scan] expected stacked tensors of {} rows, got one of {}", trip_count, s.dim() == 0 ? 0 : s.size(0));

@@ -2,8 +2,10 @@
 #include "device/scan.h"
 
 #include <cmath>
+#include <set>
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +13,7 @@
 
 #include "device/capture.h"
 #include "device/device.h"
+#include "device/own_ops.h"
 
 namespace flambeau::device {
 namespace {
@@ -166,6 +169,19 @@ TEST(Scan, MemoryFollowsThePolicy) {
   EXPECT_LT(half, everything);
   EXPECT_EQ(kept({.kind = Kind::Budget, .budget = 0}), carry);
   EXPECT_EQ(kept({.kind = Kind::Budget, .budget = 1}), everything);
+}
+
+// What torch.profiler shows.
+TEST(Scan, IsSeenByProfilers) {
+  static thread_local std::set<std::string> seen;
+  const auto callback = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& f) {
+    seen.insert(f.name());
+    return std::unique_ptr<at::ObserverContext>();
+  }));
+  scan(2, {at::ones({3}).to(tpu())}, {}, {}, [](const at::Tensor&, const Tensors& c, const Tensors&, const Tensors&) { return c; }, kFull);
+  dot_general(at::ones({2, 3}).to(tpu()), at::ones({3}).to(tpu()), {1}, {0});
+  at::removeCallback(callback);
+  EXPECT_THAT(seen, testing::IsSupersetOf({"flambeau::scan", "flambeau::dot_general"}));
 }
 
 TEST(Scan, RefusesWhatItCannotDo) {

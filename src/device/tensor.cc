@@ -96,12 +96,6 @@ at::Tensor call(const ops::Row& row, std::span<const runtime::CallArgument> argu
   return make_tensor(outputs[0].storage, *outputs[0].type);
 }
 
-std::vector<at::Tensor> call_all(const ops::Row& row, std::span<const runtime::CallArgument> arguments) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& output : runtime::Engine::get().call(row, arguments)) tensors.push_back(make_tensor(output.storage, *output.type));
-  return tensors;
-}
-
 runtime::CallArgument ref_or_none(const std::optional<at::Tensor>& tensor) {
   if (!tensor || !tensor->defined()) return std::monostate{};
   return ref_of(*tensor);

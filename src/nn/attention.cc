@@ -14,7 +14,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/device.h"
-#include "device/flash_kernels.h"
+#include "device/own_ops.h"
+#include "kernels/registry.h"
 #include "spmd/manual.h"
 #include "spmd/sharding_rules.h"
 
@@ -30,13 +31,13 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kLongestDenseOnCpu = 256, kCpuBlock = 128;
 
 AttentionOptions choose(AttentionOptions options, const at::Tensor& tokens_BS) {
-  const std::string platform = device::is_tpu(tokens_BS) ? runtime::Engine::get().target().platform : "";
-  const bool is_cpu = platform == "cpu", is_tpu = platform == "tpu";
+  const targets::Target* target = device::is_tpu(tokens_BS) ? &runtime::Engine::get().target() : nullptr;
+  const bool is_cpu = target && target->is_cpu(), is_tpu = target && target->is_tpu();
   if (options.kind == AttentionKind::Flash && !is_tpu) {
     raise<InvalidArgument>("[model.attention] expected a TPU for flash attention, got {}; set model.attention = \"chunked\", or auto",
-                           platform.empty() ? "PyTorch on the CPU" : platform);
+                           target ? target->platform : "PyTorch on the CPU");
   }
-  if (platform.empty()) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true, .use = options.use};
+  if (!target) return {.kind = AttentionKind::Dense, .blocks = {}, .chosen = true, .use = options.use};
   if (options.kind == AttentionKind::Auto) {
     options.chosen = true;
     options.kind = is_tpu                                                   ? AttentionKind::Flash
@@ -109,31 +110,28 @@ void say_once(const std::string& why, bool asked) {
   else log_debug("attention is chunked instead of flash: {}", why);
 }
 
-// Of these parts of one device; null: chunked.
-std::shared_ptr<const device::FlashKernels> kernels_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& documents,
-                                                        const AttentionOptions& options) {
+// Of these parts of one device; null: chunked, the kernels' twin.
+std::shared_ptr<const kernels::Calls> kernels_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& documents,
+                                                  const AttentionOptions& options) {
   if (options.kind != AttentionKind::Flash) return nullptr;
-  std::string why;
-  if (spmd::sharding_rules() != nullptr && !spmd::inside_manual()) {
-    why = "on a mesh the kernels run within captured steps only";
-  } else if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kFloat) {
-    why = "the kernels are for bfloat16 and float32";
-  } else {
-    auto kernels = device::flash_kernels({.batch = q.size(0), .heads = q.size(1), .kv_heads = k.size(1), .length = q.size(2),
-                                          .head_dim = q.size(3), .dtype = device::dtype_of(q.scalar_type()),
-                                          .documents = documents.defined(), .blocks = options.blocks}, why);
-    if (kernels) return kernels;
+  kernels::Answer answer{nullptr, "on a mesh the kernels run within captured steps only"};
+  if (spmd::sharding_rules() == nullptr || spmd::inside_manual()) {
+    const auto type = [](const at::Tensor& t) { return hlo::Type{device::dtype_of(t.scalar_type()), t.sizes().vec()}; };
+    kernels::Request request{.name = "flash_attention", .operands = {type(q), type(k), type(k)}, .options = {options.blocks.q, options.blocks.kv}};
+    if (documents.defined()) request.operands.push_back(type(documents));
+    answer = kernels::find(request, runtime::Engine::get().target());
   }
-  *options.use = {.kind = AttentionKind::Chunked, .why_not_flash = why};
-  say_once(why, !options.chosen);
+  if (answer.calls) return answer.calls;
+  *options.use = {.kind = AttentionKind::Chunked, .why_not_flash = answer.why_not};
+  say_once(answer.why_not, !options.chosen);
   return nullptr;
 }
 
 Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents, const AttentionOptions& options) {
   const auto body = [&](const Tensors& t) -> Tensors {
-    const auto kernels = kernels_for(t[0], t[1], t[3], options);
-    const auto results = kernels ? device::flash_attention(t[0], t[1], t[2], t[3], *kernels)
-                                 : device::causal_attention(t[0], t[1], t[2], t[3], options.blocks);
+    const auto calls = kernels_for(t[0], t[1], t[3], options);
+    const auto results = calls ? device::flash_attention(t[0], t[1], t[2], t[3], calls->at("forward"), calls->at("dq"), calls->at("dkv"))
+                               : device::causal_attention(t[0], t[1], t[2], t[3], options.blocks.q, options.blocks.kv);
     return {results[0], results[1]};
   };
   const Placement heads = &Layout::heads;
@@ -143,9 +141,10 @@ Tensors forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 // `saved`: query, key, value, output, logsumexp, documents.
 Tensors backward(const at::Tensor& gradient, const variable_list& saved, const AttentionOptions& options) {
   const auto body = [&](const Tensors& t) -> Tensors {
-    const auto kernels = kernels_for(t[1], t[2], t[6], options);
-    const auto results = kernels ? device::flash_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], *kernels)
-                                 : device::causal_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], options.blocks);
+    const auto calls = kernels_for(t[1], t[2], t[6], options);
+    const auto results =
+        calls ? device::flash_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], calls->at("dq"), calls->at("dkv"))
+              : device::causal_attention_backward(t[0], t[1], t[2], t[3], t[6], t[4], t[5], options.blocks.q, options.blocks.kv);
     return {results[0], results[1], results[2]};
   };
   const Placement heads = &Layout::heads;

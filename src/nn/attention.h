@@ -3,8 +3,8 @@
 // Ways to compute it, with the same numbers up to rounding:
 //   dense    PyTorch's scaled_dot_product_attention: the scores of all pairs exist. Faster for short rows on CPUs.
 //   chunked  a loop over blocks of queries and keys (ops/attention/blocks.cc): memory grows with the row's length, not its square.
-//   flash    the same by kernels for TPUs, where they can be had for the shapes (device/flash_kernels.h); else chunked, which is said
-//            once. Refused for other targets.
+//   flash    the same by kernels for TPUs, where the registry has them for the shapes (kernels/registry.h); else chunked, their twin, which
+//            is said once. Refused for other targets.
 // On the CPU itself (the reference) it is always dense. On a mesh, chunked and flash attention run on each device's own batch rows
 // and heads.
 #pragma once
@@ -14,8 +14,6 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
-
-#include "device/causal_attention.h"
 
 namespace flambeau::nn {
 
@@ -29,9 +27,14 @@ struct AttentionUse {
 // "dense"; "chunked instead of flash: no Python with JAX".
 std::string describe(const AttentionUse& use);
 
+// Lengths of a block of queries and of a block of keys; 0: chosen.
+struct AttentionBlocks {
+  int64_t q = 0, kv = 0;
+};
+
 struct AttentionOptions {
   AttentionKind kind = AttentionKind::Auto;
-  device::AttentionBlocks blocks = {};
+  AttentionBlocks blocks = {};
   bool chosen = false;  // the kind, by Auto: then no warning is logged here where flash becomes chunked
   std::shared_ptr<AttentionUse> use = std::make_shared<AttentionUse>();
 };

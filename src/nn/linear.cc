@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
-#include "device/contraction.h"
+#include "device/own_ops.h"
 #include "nn/used_weight.h"
 
 namespace flambeau::nn {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "device/capture.h"
-#include "device/contraction.h"
+#include "device/own_ops.h"
 #include "nn/stream_sum.h"
 #include "nn/used_weight.h"
 #include "spmd/manual.h"

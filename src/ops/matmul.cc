@@ -235,7 +235,8 @@ constexpr Row kRows[] = {
     row("aten::addbmm", lower<&addbmm>()),   row("aten::mv", lower<&mv>()),
     row("aten::addmv", lower<&addmv>()),     row("aten::addr", lower<&addr>()),
     row("aten::dot", lower<&dot>()),         row("aten::vdot", lower<&vdot>()),
-    row("flambeau::dot_general", lower<&dot_general>()),
+    own_row("flambeau::dot_general", lower<&dot_general>(),
+            "(Tensor x, Tensor y, int[] x_dims, int[] y_dims, ScalarType? dtype=None) -> Tensor"),
 };
 
 }  // namespace

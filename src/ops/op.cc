@@ -15,7 +15,8 @@ namespace {
 constexpr std::span<const Row> (*kTables[])() = {
     arithmetic_rows, math_rows, activation_rows, logic_rows, creation_rows, shape_rows, reduction_rows, extremum_rows,
     matmul_rows, convolution_rows, loss_rows, norm_rows, batch_norm_rows, pooling_rows, padding_rows, upsample_rows, rnn_rows,
-    attention_rows, block_attention_rows, indexing_rows, scatter_rows, mask_rows, sorting_rows, random_rows, optim_rows, amp_rows,
+    dense_attention_rows, block_attention_rows, indexing_rows, scatter_rows, mask_rows, sorting_rows, random_rows, stochastic_round_rows,
+    order_rows, optim_rows, amp_rows,
 };
 
 struct Table {

@@ -1,6 +1,7 @@
 // ATen operations as graph building: one function an op, one row an op.
 //
-// A row names the functional form of an overload ("aten::add.Tensor"); the device derives the in-place and out forms from the schema.
+// A row names the functional form of an overload ("aten::add.Tensor"); the device derives the in-place and out forms from the schema. An op
+// of our own ("flambeau::dot_general") brings its schema.
 // The function's parameters are the schema's arguments in order, without layout, device, pin_memory, memory_format and
 // generator. C++ types stand for schema types:
 //
@@ -79,13 +80,14 @@ using Argument = std::variant<std::monostate, Operand, std::vector<std::optional
 using Lowering = std::vector<Value> (*)(Builder&, std::span<const Argument>, const Random*);
 
 struct Row {
-  std::string_view name;  // "aten::add.Tensor", of the functional form
+  std::string_view name;  // "aten::add.Tensor", of the functional form; "flambeau::dot_general"
   Lowering lower = nullptr;
   bool random = false;
   bool specialise = false;  // every Scalar is known: its value is part of the program
   uint64_t scalars = 0;     // bit i: parameter i of the function, Random not counted, is a Scalar
   uint64_t fits = 0;        // bit i: parameter i must lie within the first output's dtype; bits of `scalars`
   bool in_compute_type = false;  // ... within the dtype that it is computed in
+  std::string_view schema = {};  // of an op of our own, in PyTorch's words without the name: "(Tensor x) -> Tensor"
 };
 
 // A number that becomes an element of `dtype` must lie within it (negative integers may wrap): InvalidArgument otherwise.
@@ -226,6 +228,13 @@ constexpr Row row(std::string_view name, Entry entry, Mark mark = Mark::None) {
   while (last & (last - 1)) last &= last - 1;  // its highest bit
   uint64_t fits = mark == Mark::Fits ? entry.scalars : mark == Mark::AlphaFits ? last : 0;
   return {name, entry.lower, entry.random, mark == Mark::Specialise, entry.scalars, fits, mark == Mark::AlphaFits};
+}
+
+// An op that PyTorch does not have: the device registers it with this schema, as torch.ops.flambeau.NAME.
+constexpr Row own_row(std::string_view name, Entry entry, std::string_view schema) {
+  Row own = row(name, entry);
+  own.schema = schema;
+  return own;
 }
 
 }  // namespace flambeau::ops

@@ -1,7 +1,13 @@
-#include "ops/stochastic_round.h"
-
+// Rounding to bfloat16 that is right in the mean: up or down at random, each with the probability that the distance gives. A sum
+// that grows by less than half of a bfloat16's last place would stay where it is under rounding to nearest.
+//
+// x float32, step int64 [], keys int64 [n], draw -> bfloat16 like x. `keys` has one key for the whole tensor, or one for each row of
+// dimension 0. The noise of an element depends on (its key, its index within what the key is for, step, draw) alone, not on how the tensor
+// is stacked or split over a mesh: Philox under the key, with (index, step) as the counter, and `draw`, 0 to 3, the word. Values that are
+// no finite number are rounded to nearest.
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/tables.h"
 #include "ops/tensor_util.h"
 
 namespace flambeau::ops {
@@ -38,8 +44,12 @@ Value stochastic_round(Builder& b, Value x, Value step, Value keys, int64_t draw
   return b.select(b.is_finite(x), up_or_down, b.convert(x, DType::BF16));
 }
 
+constexpr Row kRows[] = {
+    own_row("flambeau::stochastic_round", lower<&stochastic_round>(), "(Tensor x, Tensor step, Tensor keys, int draw) -> Tensor"),
+};
+
 }  // namespace
 
-const Row kStochasticRound = row("flambeau::stochastic_round", lower<&stochastic_round>());
+std::span<const Row> stochastic_round_rows() { return kRows; }
 
 }  // namespace flambeau::ops

@@ -28,13 +28,16 @@ std::span<const Row> pooling_rows();
 std::span<const Row> rnn_rows();
 std::span<const Row> padding_rows();
 std::span<const Row> upsample_rows();
-std::span<const Row> attention_rows();
+std::span<const Row> dense_attention_rows();
 std::span<const Row> block_attention_rows();
+std::span<const Row> kernel_attention_rows();  // not in the list: see ops/kernel_call.h
 std::span<const Row> indexing_rows();
 std::span<const Row> scatter_rows();
 std::span<const Row> mask_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> random_rows();
+std::span<const Row> stochastic_round_rows();
+std::span<const Row> order_rows();
 std::span<const Row> optim_rows();
 std::span<const Row> amp_rows();
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "base/error.h"
+#include "kernels/registry.h"
 
 namespace flambeau::runtime {
 namespace {
@@ -74,7 +75,9 @@ static std::shared_ptr<const pjrt::Client> create_client(const EngineOptions& op
 }
 
 Engine::Engine(const EngineOptions& options)
-    : options_(options), devices_(options.target ? Devices(*options.target) : Devices(create_client(options))) {}
+    : options_(options), devices_(options.target ? Devices(*options.target) : Devices(create_client(options))) {
+  if (!options.target) kernels::register_handlers(client().plugin(), target());
+}
 
 void Engine::set_mesh(const std::optional<hlo::Mesh>& mesh) { devices_.set_default_mesh(mesh ? devices_.lay(*mesh) : nullptr); }
 

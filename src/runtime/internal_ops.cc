@@ -1,7 +1,6 @@
 #include "runtime/internal_ops.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/ranges.h>
 
@@ -29,8 +28,6 @@ Value literal(Builder& b, const Dims& dims, DType dtype, const std::string& byte
 }
 
 Value identity(Builder& b, Value x, DType dtype) { return ops::convert(b, x, dtype); }
-
-std::vector<Value> optimization_barrier(Builder& b, Value x, Value y) { return b.optimization_barrier(std::array{x, y}); }
 
 Value write(Builder& b, Value base, Value contents, const Dims& sizes, const Dims& strides, int64_t offset, DType dtype) {
   View view{sizes, strides, offset};
@@ -141,6 +138,5 @@ const ops::Row kAllReduce = ops::row("flambeau::all_reduce", ops::lower<&all_red
 const ops::Row kAllGather = ops::row("flambeau::all_gather", ops::lower<&all_gather>());
 const ops::Row kAllToAll = ops::row("flambeau::all_to_all", ops::lower<&all_to_all>());
 const ops::Row kReduceScatter = ops::row("flambeau::reduce_scatter", ops::lower<&reduce_scatter>());
-const ops::Row kOptimizationBarrier = ops::row("flambeau::optimization_barrier", ops::lower<&optimization_barrier>());
 
 }  // namespace flambeau::runtime

@@ -1,4 +1,4 @@
-// Ops that no one calls by PyTorch's dispatcher: reading and writing views and values made of nothing, which the runtime records;
+// Ops that PyTorch's dispatcher does not know: reading and writing views and values made of nothing, which the runtime records;
 // layouts and collectives, which src/spmd does.
 #pragma once
 
@@ -18,7 +18,6 @@ extern const ops::Row kWrite;     // (base, contents, sizes, strides, offset, dt
 extern const ops::Row kShardHint;     // (tensor, str sharding) -> the tensor, laid out so
 extern const ops::Row kGatherWeight;  // the same, of a weight that is gathered to be used: cheap to keep apart, costly to keep
 extern const ops::Row kManual;        // the row of Manual calls; never lowered by itself
-extern const ops::Row kOptimizationBarrier;  // (tensor, tensor) -> both, available once both are computed
 
 // Collectives inside of a manual computation, over axes of the mesh.
 extern const ops::Row kAllReduce;      // (tensor, str axes, str kind: "sum" or "max") -> tensor

@@ -12,7 +12,7 @@
 #include "device/capture.h"
 #include "device/device.h"
 #include "device/scan.h"
-#include "device/stochastic_round.h"
+#include "device/own_ops.h"
 #include "spmd/manual.h"
 #include "spmd/sharding_rules.h"
 

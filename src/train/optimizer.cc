@@ -10,7 +10,7 @@
 #include <c10/util/accumulate.h>
 
 #include "base/error.h"
-#include "device/stochastic_round.h"
+#include "device/own_ops.h"
 #include "spmd/sharding_rules.h"
 
 namespace flambeau::train {

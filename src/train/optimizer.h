@@ -7,7 +7,7 @@
 //
 // All as torch.optim defines them. Each group of parameters has an algorithm of its own, and states exist for the parameters whose
 // algorithm needs them. Arithmetic is float32. States may be kept in bfloat16; they are then rounded stochastically once a step
-// (ops/stochastic_round.h): rounded to nearest, a mean that moves by less than 2^-9 of itself a step would never move.
+// (ops/stochastic_round.cc): rounded to nearest, a mean that moves by less than 2^-9 of itself a step would never move.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/library.h>
 
 #include "op_case.h"
 #include "ops/op.h"
@@ -11,12 +10,6 @@
 namespace flambeau::op_test {
 
 namespace {
-
-TORCH_LIBRARY_FRAGMENT(flambeau, library) {
-  library.def("causal_attention(Tensor query, Tensor key, Tensor value, Tensor? documents, int block_q, int block_kv) -> (Tensor, Tensor)");
-  library.def("causal_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? documents, Tensor out, "
-              "Tensor logsumexp, int block_q, int block_kv) -> (Tensor, Tensor, Tensor)");
-}
 
 // What both passes are given, and what PyTorch makes of it in double precision.
 struct Scene {

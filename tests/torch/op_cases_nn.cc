@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/library.h>
 
 #include "op_case.h"
 
@@ -57,15 +56,6 @@ const bool matrices = add_cases({
 });
 
 // Of our own: PyTorch's is tensordot, which has no other result type.
-TORCH_LIBRARY_FRAGMENT(flambeau, library) {
-  library.def("dot_general(Tensor x, Tensor y, int[] x_dims, int[] y_dims, ScalarType? dtype=None) -> Tensor");
-}
-TORCH_LIBRARY_IMPL(flambeau, CPU, library) {
-  library.impl("dot_general", [](const at::Tensor& x, const at::Tensor& y, at::IntArrayRef x_dims, at::IntArrayRef y_dims,
-                                 std::optional<at::ScalarType> dtype) {
-    return at::tensordot(x.to(dtype.value_or(x.scalar_type())), y.to(dtype.value_or(y.scalar_type())), x_dims, y_dims);
-  });
-}
 const Options kWidened = {.dtypes = {at::kHalf, at::kBFloat16, at::kFloat}, .tolerances = {{at::kFloat, 1e-5, 1e-5, "sums in another order"}}};
 const bool contractions = add_cases({
     {"flambeau::dot_general", {x(2, 3, 4), y(5, 6, 4), ints(-1), ints(-1)}, kMatrices},      // y of a linear layer
@@ -81,6 +71,23 @@ const bool contractions = add_cases({
     {"flambeau::dot_general", {x(3, 4), y(5, 4), ints(1), ints(0)}},   // sizes differ
     {"flambeau::dot_general", {x(3, 4), y(4, 4), ints(1), ints(2)}},   // no such dimension
     {"flambeau::dot_general", {x(4, 4), y(4, 4), ints(1, 1), ints(0, 1)}},
+});
+
+// The noise is the same on the device and on the CPU, and so are all bits.
+const Options kSameBits = {.dtypes = kFloat, .tolerances = {{at::kBFloat16, 0, 0, "the same bits"}}};
+const auto whole = [](int64_t n) { return given(at::full({}, n, at::kLong)); };
+const bool roundings = add_cases({
+    {"flambeau::stochastic_round", {x(64, 5), whole(7), given(at::full({1}, -3, at::kLong)), 0}, kSameBits},
+    {"flambeau::stochastic_round", {x(4, 3, 5), whole(int64_t{1} << 40), given(at::arange(4) - 2), 3}, kSameBits},
+    {"flambeau::stochastic_round", {x(40).special(), whole(1), given(at::zeros({1}, at::kLong)), 1}, kSameBits},
+    {"flambeau::stochastic_round", {scalar(), whole(1), given(at::ones({1}, at::kLong)), 2}, kSameBits},
+    {"flambeau::stochastic_round", {x(4), whole(1), given(at::zeros({1}, at::kLong)), 4}, kSameBits},  // no such word
+    {"flambeau::stochastic_round", {x(4), whole(1), given(at::arange(3)), 0}, kSameBits},              // a key a row
+    {"flambeau::stochastic_round", {x(4), whole(1), given(at::zeros({1}, at::kLong)), 0}, {.dtypes = {at::kDouble, at::kBFloat16}}},
+});
+const bool orders = add_cases({
+    {"flambeau::optimization_barrier", {tensors({x()})}},
+    {"flambeau::optimization_barrier", {tensors({x(3), y(2, 4), z()})}},
 });
 
 // The .dtype forms have kernels for CUDA alone: the product in the wider type.

@@ -1,4 +1,4 @@
-// Attention in programs for TPUs that are not here: recorded for eight devices, compiled by libtpu. Nothing of it runs.
+// Attention in programs for TPUs, ahead of time: recorded for eight devices, compiled by libtpu. Nothing of it runs.
 #include "nn/attention.h"
 
 #include <cmath>
@@ -14,8 +14,8 @@
 #include "compiled/buffers.h"
 #include "device/capture.h"
 #include "device/device.h"
-#include "device/flash_kernels.h"
 #include "device/scan.h"
+#include "kernels/registry.h"
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
 #include "runtime/recording.h"
@@ -28,8 +28,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kBatch = 8, kHeads = 4, kKvHeads = 2, kLength = 2048, kWidth = 128, kLayers = 3;
 const spmd::Degrees kDegrees{.shard = 4, .tensor = 2};
-// Of one device.
-const device::FlashShape kShape{.batch = 2, .heads = 2, .kv_heads = 1, .length = kLength, .head_dim = kWidth, .documents = true};
+constexpr int64_t kLocalBatch = kBatch / 4;
 
 class Environment : public testing::Environment {
  public:
@@ -97,18 +96,21 @@ bool holds_square(const pjrt::TopologyResult& compiled) {
   return std::regex_search(compiled.buffer_assignment, std::regex("\\[[0-9,]*2048,([0-9]+,)*2048[,\\]]"));
 }
 
-// Whether there are kernels; fails for another reason than that JAX is absent.
-bool has_kernels(const device::FlashShape& shape) {
-  std::string why;
-  if (device::flash_kernels(shape, why)) return true;
-  EXPECT_THAT(why, testing::AnyOf(testing::HasSubstr("has no JAX"), testing::HasSubstr("no Python environment")));
+// Whether there are kernels for one device's part of so many rows; fails for another reason than that JAX is absent.
+bool has_kernels(int64_t batch) {
+  const hlo::Type query{DType::BF16, {batch, kHeads / 2, kLength, kWidth}}, key{DType::BF16, {batch, kKvHeads / 2, kLength, kWidth}};
+  const kernels::Answer answer =
+      kernels::find({.name = "flash_attention", .operands = {query, key, key, {DType::S32, {batch, kLength}}}, .options = {0, 0}},
+                    runtime::Engine::get().target());
+  if (answer.calls) return true;
+  EXPECT_THAT(answer.why_not, testing::AnyOf(testing::HasSubstr("has no JAX"), testing::HasSubstr("no Python environment")));
   return false;
 }
 
 // FLOPs of the kernels of a step on one device: products forward and backward, of blocks of 512 that reach below the diagonal, in
 // each layer, for each head and row.
 constexpr double kBlockPairs = 4 + 3 + 2 + 1, kBlockFlops = 2.0 * 512 * 512 * kWidth;
-constexpr double kKernelFlops = (2 + 3 + 4) * kBlockPairs * kBlockFlops * kLayers * (kHeads / 2) * (kBatch / 4);
+constexpr double kKernelFlops = (2 + 3 + 4) * kBlockPairs * kBlockFlops * kLayers * (kHeads / 2) * kLocalBatch;
 
 double kernel_flops(const pjrt::TopologyResult& compiled) {
   const auto analysis = compiled::analyze(compiled::parse_module(compiled.optimized_hlo));
@@ -126,7 +128,7 @@ TEST_F(TpuAttention, IsInBlocksOrKernels) {
   EXPECT_EQ(count(chunked.text, "tpu_custom_call"), 0);
   EXPECT_EQ(chunked.compiled.diagnostics.find("rematerialization"), std::string::npos) << chunked.compiled.diagnostics;
 
-  if (!has_kernels(kShape)) GTEST_SKIP() << "NOT TESTED: kernels, which need a Python with JAX (FLAMBEAU_PYTHON)";
+  if (!has_kernels(kLocalBatch)) GTEST_SKIP() << "NOT TESTED: kernels, which need a Python with JAX (FLAMBEAU_PYTHON)";
   for (const AttentionKind kind : {AttentionKind::Flash, AttentionKind::Auto}) {
     const Program flash = compile(kind);
     // One kernel in the forward loop, two in the backward loop, which with this policy does not make the output again; each is given
@@ -151,9 +153,7 @@ TEST(AttentionUse, SaysWhatFlashBecameAndWhy) {
 
 // JAX leaves out the dimension of rows where there is one.
 TEST(FlashKernels, AreMadeForOneRow) {
-  device::FlashShape one_row = kShape;
-  one_row.batch = 1;
-  if (!has_kernels(one_row)) GTEST_SKIP() << "NOT TESTED: kernels, which need a Python with JAX (FLAMBEAU_PYTHON)";
+  if (!has_kernels(1)) GTEST_SKIP() << "NOT TESTED: kernels, which need a Python with JAX (FLAMBEAU_PYTHON)";
 }
 
 }  // namespace

@@ -237,8 +237,12 @@ std::array<Value, 3> causal_attention_backward(Builder& b, Value grad, Value que
 }
 
 constexpr Row kRows[] = {
-    row("flambeau::causal_attention", lower<&causal_attention>()),
-    row("flambeau::causal_attention_backward", lower<&causal_attention_backward>()),
+    own_row("flambeau::causal_attention", lower<&causal_attention>(),
+            "(Tensor query, Tensor key, Tensor value, Tensor? documents=None, int block_q=0, int block_kv=0) -> "
+            "(Tensor output, Tensor logsumexp)"),
+    own_row("flambeau::causal_attention_backward", lower<&causal_attention_backward>(),
+            "(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? documents, Tensor output, Tensor logsumexp, int block_q=0, "
+            "int block_kv=0) -> (Tensor, Tensor, Tensor)"),
 };
 
 }  // namespace

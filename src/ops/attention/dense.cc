@@ -182,6 +182,6 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-std::span<const Row> attention_rows() { return kRows; }
+std::span<const Row> dense_attention_rows() { return kRows; }
 
 }  // namespace flambeau::ops

@@ -1,6 +1,4 @@
 // Finding, making and keeping kernels, with a shell script in the place of the Python that has JAX.
-#include "device/flash_kernels.h"
-
 #include <cstdlib>
 #include <filesystem>
 
@@ -10,18 +8,29 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "kernels/registry.h"
 
-namespace flambeau::device {
+namespace flambeau::kernels {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-const FlashShape kShape{.batch = 1, .heads = 2, .kv_heads = 1, .length = 256, .head_dim = 128, .documents = true};
+constexpr int kFormat = 2;  // of what the script prints
+
+struct Shape {
+  int64_t batch = 1, heads = 2, kv_heads = 1, length = 256, head_dim = 128, block_q = 0;
+};
+
+Answer find_kernel(const Shape& s, DType dtype = DType::BF16) {
+  const hlo::Type query{dtype, {s.batch, s.heads, s.length, s.head_dim}}, key{dtype, {s.batch, s.kv_heads, s.length, s.head_dim}};
+  return find({.name = "flash_attention", .operands = {query, key, key, {DType::S32, {s.batch, s.length}}}, .options = {s.block_q, 0}},
+              targets::Target::ahead_of_time(targets::chip_of(targets::Generation::V5e), 8));
+}
 
 // What a helper would write for a shape.
-json kernels_of(const FlashShape& s) {
+json kernels_of(const Shape& s) {
   const json heads{s.batch, s.heads, s.length, s.head_dim}, kv_heads{s.batch, s.kv_heads, s.length, s.head_dim};
   const auto operand = [](const char* input, const json& shape, json dims) {
     return json{{"input", input}, {"shape", shape}, {"type", "bf16"}, {"dims", std::move(dims)}};
@@ -34,7 +43,7 @@ json kernels_of(const FlashShape& s) {
   const auto call = [&](json results) {
     return json{{"target", "tpu_custom_call"}, {"config", "{}"}, {"operands", operands}, {"results", std::move(results)}};
   };
-  return {{"format", kFlashKernelsFormat},
+  return {{"format", kFormat},
           {"versions", "jax 1, jaxlib 2"},
           {"forward", call(json::array({result(heads, "bf16", "output"), result({s.batch, s.heads, s.length, 128}, "f32", "logsumexp")}))},
           {"dq", call(json::array({result(heads, "bf16", "dq")}))},
@@ -42,7 +51,7 @@ json kernels_of(const FlashShape& s) {
 }
 
 // One folder for all tests: what the helper is and which versions it has is asked once a process.
-class FlashKernelsTest : public testing::Test {
+class FlashAttention : public testing::Test {
  protected:
   void SetUp() override {
     fs::create_directories(folder() / "cache");
@@ -55,7 +64,7 @@ class FlashKernelsTest : public testing::Test {
   }
   static const fs::path& folder() {
     static const fs::path path = [] {
-      std::string name = (fs::temp_directory_path() / "flash_kernels_XXXXXX").string();
+      std::string name = (fs::temp_directory_path() / "flash_attention_XXXXXX").string();
       return fs::path(mkdtemp(name.data()));
     }();
     return path;
@@ -71,39 +80,36 @@ class FlashKernelsTest : public testing::Test {
     answer("cat " + (folder() / "kernels").string());
   }
   // Each question of a process is answered once, so that every case needs a shape of its own.
-  static FlashShape fresh() {
+  static Shape fresh() {
     static int64_t batch = 1;
-    FlashShape shape = kShape;
-    shape.batch = ++batch;
-    return shape;
+    return {.batch = ++batch};
   }
-  static fs::path cached(const FlashShape& s) {
+  static fs::path cached(const Shape& s) {
     return folder() / "cache" / "tpu_attention" /
-           fmt::format("b{}_h2_kv1_s256_e128_bfloat16_documents_q256_kv256_jax_1__jaxlib_2_{}.json", s.batch, kFlashKernelsFormat);
+           fmt::format("b{}_h2_kv1_s256_e128_bfloat16_documents_q256_kv256_jax_1__jaxlib_2_{}.json", s.batch, kFormat);
   }
 };
 
-TEST_F(FlashKernelsTest, AreMadeAndKept) {
-  const FlashShape shape = fresh();
+TEST_F(FlashAttention, AreMadeAndKept) {
+  const Shape shape = fresh();
   give(kernels_of(shape));
-  std::string why;
-  const auto kernels = flash_kernels(shape, why);
-  ASSERT_NE(kernels, nullptr) << why;
-  EXPECT_EQ(json::parse(kernels->dq), kernels_of(shape)["dq"]);
+  const Answer made = find_kernel(shape);
+  ASSERT_NE(made.calls, nullptr) << made.why_not;
+  EXPECT_EQ(json::parse(made.calls->at("dq")), kernels_of(shape)["dq"]);
   EXPECT_EQ(json::parse(read_file(cached(shape))), kernels_of(shape));
   answer("exit 3");
-  EXPECT_EQ(flash_kernels(shape, why), kernels);
+  EXPECT_EQ(find_kernel(shape).calls, made.calls);
 }
 
-TEST_F(FlashKernelsTest, AreTakenFromTheCache) {
-  const FlashShape shape = fresh();
+TEST_F(FlashAttention, AreTakenFromTheCache) {
+  const Shape shape = fresh();
   fs::create_directories(cached(shape).parent_path());
   write_file_atomically(cached(shape), kernels_of(shape).dump());
-  std::string why;
-  EXPECT_NE(flash_kernels(shape, why), nullptr) << why;
+  const Answer found = find_kernel(shape);
+  EXPECT_NE(found.calls, nullptr) << found.why_not;
 }
 
-TEST_F(FlashKernelsTest, AreMadeAnewWhereTheCacheIsWrong) {
+TEST_F(FlashAttention, AreMadeAnewWhereTheCacheIsWrong) {
   const auto change = [](auto edit) {
     return [edit](json k) {
       edit(k);
@@ -119,7 +125,7 @@ TEST_F(FlashKernelsTest, AreMadeAnewWhereTheCacheIsWrong) {
         return text.substr(0, text.size() - 1) + ",\"more\":" + open + closed + "}";
       },
       change([](json& k) { k["versions"] = "jax 0"; }),
-      change([](json& k) { k["format"] = kFlashKernelsFormat - 1; }),
+      change([](json& k) { k["format"] = kFormat - 1; }),
       change([](json& k) { k.erase("dkv"); }),
       change([](json& k) { k["forward"]["target"] = "anything"; }),
       change([](json& k) { k["forward"]["operands"][0]["input"] = "gradient"; }),
@@ -134,32 +140,33 @@ TEST_F(FlashKernelsTest, AreMadeAnewWhereTheCacheIsWrong) {
       change([](json& k) { k["dq"]["results"] = 7; }),
   };
   for (size_t i = 0; i < std::size(faults); ++i) {
-    const FlashShape shape = fresh();
+    const Shape shape = fresh();
     fs::create_directories(cached(shape).parent_path());
     write_file_atomically(cached(shape), faults[i](kernels_of(shape)));
     give(kernels_of(shape));
-    std::string why;
-    EXPECT_NE(flash_kernels(shape, why), nullptr) << i << ": " << why;
+    const Answer made = find_kernel(shape);
+    EXPECT_NE(made.calls, nullptr) << i << ": " << made.why_not;
     EXPECT_EQ(json::parse(read_file(cached(shape))), kernels_of(shape)) << i;
   }
 }
 
-TEST_F(FlashKernelsTest, SayWhyThereAreNone) {
-  const auto why_of = [](const FlashShape& shape) {
-    std::string why;
-    EXPECT_EQ(flash_kernels(shape, why), nullptr);
-    return why;
+TEST_F(FlashAttention, SayWhyThereAreNone) {
+  const auto why_of = [](const Shape& shape, DType dtype = DType::BF16) {
+    const Answer answer = find_kernel(shape, dtype);
+    EXPECT_EQ(answer.calls, nullptr);
+    return answer.why_not;
   };
   EXPECT_THAT(why_of(fresh()), HasSubstr("jax 1, jaxlib 2 made no kernel (no kernel for that)"));
-  give(json{{"format", kFlashKernelsFormat}});
+  give(json{{"format", kFormat}});
   EXPECT_THAT(why_of(fresh()), HasSubstr("made a kernel that does not fit"));
-  FlashShape shape = fresh();
+  Shape shape = fresh();
   shape.head_dim = 64;
   EXPECT_THAT(why_of(shape), HasSubstr("multiples of 128, and these are 256 tokens and 64 wide"));
   shape = fresh();
-  shape.blocks.q = 100;
+  shape.block_q = 100;
   EXPECT_THAT(why_of(shape), HasSubstr("100 does not"));
+  EXPECT_THAT(why_of(fresh(), DType::F16), HasSubstr("bfloat16 and float32"));
 }
 
 }  // namespace
-}  // namespace flambeau::device
+}  // namespace flambeau::kernels
