@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "device/allocator.h"
+#include "device/arguments.h"
 #include "device/device.h"
 #include "device/edge.h"
 #include "device/register.h"
@@ -150,7 +151,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
     raise<NotImplemented>("[copy_] a copy from {} to {} is not handled; go through the CPU", self.device().str(),
                           destination.device().str());
   const at::Tensor source = without_bits(self);
-  if (destination.is_conj() || destination.is_neg())
+  if (has_bits(destination))
     copy_through_bits(destination, source);
   else if (!is_tpu(destination))
     copy_to_host(destination, source);

@@ -60,8 +60,6 @@ class Builder {
   Graph& graph() { return *graph_; }
   // Nodes built from now on carry this text (op name, user's line).
   void set_site(std::string site) { site_ = std::move(site); }
-  // Precision of dot_general and convolution when they are not given one.
-  void set_precision(Precision precision) { precision_ = precision; }
 
   // -- constants ------------------------------------------------------------------------------------------------------
   Value constant(DType dtype, double value, Dims dims = {});       // every element; integers must be exact
@@ -217,12 +215,11 @@ class Builder {
   Sharding check_sharding(Op op, const Sharding& sharding, const Type& type) const;
   int64_t check_groups(Op op, const std::vector<Dims>& groups) const;  // -> size of a group
   std::vector<Attribute> collective_attributes(const std::vector<Dims>& groups, int64_t channel) const;
-  Attribute precision_attribute(DType dtype, std::optional<Precision> precision) const;
+  static Attribute precision_attribute(DType dtype, std::optional<Precision> precision);
 
   Graph* graph_;
   std::vector<Block*> scopes_;  // the blocks whose values are visible; nodes are appended to the last
   std::string site_;
-  Precision precision_ = Precision::Highest;
 };
 
 }  // namespace flambeau::hlo

@@ -38,9 +38,9 @@ std::string_view precision_name(Precision precision) {
 
 }  // namespace
 
-Attribute Builder::precision_attribute(DType dtype, std::optional<Precision> precision) const {
+Attribute Builder::precision_attribute(DType dtype, std::optional<Precision> precision) {
   const bool exact = !is_float(dtype) && !is_complex(dtype);  // integers have one precision
-  const std::string_view name = precision_name(exact ? Precision::Default : precision.value_or(precision_));
+  const std::string_view name = precision_name(exact ? Precision::Default : precision.value_or(Precision::Highest));
   return {"precision_config", RawAttribute{fmt::format("[#stablehlo<precision {0}>, #stablehlo<precision {0}>]", name)}};
 }
 

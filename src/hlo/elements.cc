@@ -96,11 +96,6 @@ double decode_float(DType dtype, const char* bytes) {
   return unpack(decode_bits(dtype, bytes), float_format(dtype));
 }
 
-std::complex<double> decode_complex(DType dtype, const char* bytes) {
-  const DType part = part_of(dtype);
-  return {decode_float(part, bytes), decode_float(part, bytes + byte_size(part))};
-}
-
 uint64_t decode_bits(DType dtype, const char* bytes) {
   uint64_t bits = 0;
   std::memcpy(&bits, bytes, static_cast<size_t>(byte_size(dtype)));

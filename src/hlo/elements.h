@@ -28,7 +28,6 @@ std::string encode_integer(DType dtype, uint64_t bits);  // the low bytes; Pred:
 
 // Exact.
 double decode_float(DType dtype, const char* bytes);
-std::complex<double> decode_complex(DType dtype, const char* bytes);
 uint64_t decode_bits(DType dtype, const char* bytes);    // of up to eight bytes, zero-extended
 int64_t decode_integer(DType dtype, const char* bytes);  // Pred and integers; U64 wraps
 

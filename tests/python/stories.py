@@ -8,7 +8,6 @@ import torch
 
 import flambeau
 from flambeau import _C
-from tensors import X
 
 BATCHES = [torch.sin(torch.arange(12.0) * (i + 1)).reshape(4, 3) for i in range(24)]
 

@@ -11,6 +11,7 @@
 #include "device/scan.h"
 #include "pjrt/test_util.h"
 #include "pjrt/topology_compiler.h"
+#include "runtime/step_program.h"
 #include "spmd/sharding.h"
 
 namespace flambeau::spmd {
