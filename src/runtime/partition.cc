@@ -97,10 +97,4 @@ class Splitter {
 
 SplitLoop split(const JointLoop& joint, const CheckpointPolicy& policy) { return Splitter(joint, policy).split(); }
 
-int64_t kept_bytes(const SplitLoop& loop) {
-  int64_t bytes = 0;
-  for (ValueId id : loop.kept) bytes += loop.forward->type(id).bytes();
-  return bytes;
-}
-
 }  // namespace flambeau::runtime

@@ -39,7 +39,4 @@ struct SplitLoop {
 
 SplitLoop split(const JointLoop& joint, const CheckpointPolicy& policy);
 
-// What an iteration of the split loop keeps, in bytes.
-int64_t kept_bytes(const SplitLoop& loop);
-
 }  // namespace flambeau::runtime

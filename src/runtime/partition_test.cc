@@ -26,6 +26,13 @@
 namespace flambeau::runtime {
 namespace {
 
+// What an iteration of the split loop keeps.
+int64_t kept_bytes(const SplitLoop& loop) {
+  int64_t bytes = 0;
+  for (ValueId id : loop.kept) bytes += loop.forward->type(id).bytes();
+  return bytes;
+}
+
 using Kind = CheckpointPolicy::Kind;
 
 hlo::Value gather(hlo::Builder&, hlo::Value x) { return x; }
