@@ -94,7 +94,7 @@ TEST(Scan, GivesOutputsOfEachIterationWithTheirGradients) {
     EXPECT_TRUE(outputs[0].requires_grad());
     EXPECT_TRUE(!outputs[2].requires_grad() && !outputs[3].requires_grad());
     const at::Tensor weight = (at::arange(kLayers, in[0].options()) + 1).unsqueeze(1);
-    at::Tensor loss = (outputs[0] * weight).square().sum() + outputs[1].prod();
+    at::Tensor loss = (outputs[0] * weight).square().sum() + outputs[1].log().sum();
     if (use_carry) loss = loss + carry[0].sum();
     Tensors results = torch::autograd::grad({loss}, leaves);
     for (const at::Tensor& output : outputs) results.push_back(output.detach());
@@ -110,7 +110,8 @@ TEST(Scan, GivesOutputsOfEachIterationWithTheirGradients) {
       ASSERT_EQ(got.size(), want.size());
       for (size_t i = 0; i < want.size(); ++i) {
         EXPECT_EQ(got[i].sizes(), want[i].sizes());
-        EXPECT_TRUE(at::allclose(got[i].cpu(), want[i], 1e-5, 1e-5)) << "result " << i;
+        // Of the largest value: gradients are in the thousands, and small ones among them are what is left of larger terms.
+        EXPECT_LE((got[i].cpu() - want[i]).abs().max().item<double>(), 1e-5 + 1.3e-6 * want[i].abs().max().item<double>()) << "result " << i;
       }
     }
   }

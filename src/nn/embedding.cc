@@ -63,13 +63,13 @@ at::Tensor table_gradient(const at::Tensor& g_BSD, const at::Tensor& tokens_BS, 
   }
   hlo::Sharding g = tokens;
   g.dims.emplace_back();
+  const int64_t v = V / spmd::sharding_rules()->parts(axes[0]);
   return spmd::manual({g_BSD, tokens_BS, spmd::positions(vocabulary)}, {g, tokens, spmd::sharding_of_positions(vocabulary)}, {stored},
                       [&](const std::vector<at::Tensor>& local) -> std::vector<at::Tensor> {
                         // Each device of the width's axes takes its columns of all their tokens.
                         const at::Tensor g_Nd = spmd::all_to_all(local[0].flatten(0, 1), width, 1, 0);
                         // Sent as int32, which holds any row of a table.
                         const at::Tensor tokens_N = spmd::all_gather(local[1].flatten().to(at::kInt), width, 0).to(at::kLong);
-                        const int64_t v = V / spmd::sharding_rules()->parts(axes[0]);
                         if (vocabulary.empty()) return {spmd::all_reduce_sum(local_sum(g_Nd, tokens_N, v), summed)};
                         const Part part(tokens_N, local[2], v);
                         return {spmd::all_reduce_sum(local_sum(part.or_zero(g_Nd), part.rows, v), summed)};
