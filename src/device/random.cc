@@ -21,15 +21,13 @@ class Generator final : public c10::GeneratorImpl, public runtime::RandomSource 
   Generator() : GeneratorImpl(tpu(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
   void set_current_seed(uint64_t seed) override {
-    at_the_edge(
-        [&] {
-          if (trace())
-            raise<NotImplemented>("[capture] a seed that is set within a captured step would not be set again by its replays; set it outside");
-        },
-        [] { return std::string("manual_seed"); });
+    refuse_within_step("a seed", "manual_seed");
     position_ = {seed, 0};
   }
-  void set_offset(uint64_t offset) override { position_.offset = offset; }
+  void set_offset(uint64_t offset) override {
+    refuse_within_step("an offset", "set_offset");
+    position_.offset = offset;
+  }
   uint64_t get_offset() const override { return position_.offset; }
   uint64_t current_seed() const override { return position_.seed; }
   uint64_t seed() override {
@@ -58,6 +56,15 @@ class Generator final : public c10::GeneratorImpl, public runtime::RandomSource 
   // The step that is recorded, if this is the generator that it draws from.
   runtime::Trace* trace() const { return this == default_generator().unsafeGetGeneratorImpl() ? runtime::Trace::current() : nullptr; }
 
+  void refuse_within_step(const char* what, const char* call) const {
+    at_the_edge(
+        [&] {
+          if (trace())
+            raise<NotImplemented>("[capture] {} that is set within a captured step would not be set again by its replays; set it outside", what);
+        },
+        [&] { return std::string(call); });
+  }
+
   static runtime::RandomPosition position_in(const c10::TensorImpl& state) {
     runtime::RandomPosition position;
     if (state.numel() != sizeof position || state.dtype() != caffe2::TypeMeta::Make<uint8_t>() || !state.is_cpu())
@@ -71,7 +78,7 @@ class Generator final : public c10::GeneratorImpl, public runtime::RandomSource 
     const bool is_recorded = (position.offset & kRecorded) != 0;
     if (recorded && is_recorded && position.seed == recorded->id()) return recorded->put_back(position.offset & ~kRecorded);
     if (is_recorded)
-      raise<InvalidArgument>("[generator] this state was taken while a captured step was recorded, and means nothing outside of it");
+      raise<InvalidArgument>("[generator] this state was taken while a captured step was recorded, and means nothing outside of it; take one outside with get_state()");
     if (recorded)
       raise<NotImplemented>("[capture] a state from outside that is set within a captured step would not be set again by its replays; set it outside");
     position_ = position;

@@ -133,9 +133,11 @@ def test_recomputed_dropouts_drop_the_same(reentrant, captured):
 
 
 def test_what_a_replay_could_not_set_of_the_generator_is_refused():
+    torch.ones(1, device="tpu")  # a process that has not used the device runs the first call as it is
     before, states = torch.tpu.get_rng_state(), []
     refused = {
         "seed": lambda: torch.manual_seed(0),
+        "an offset": lambda: torch.tpu.default_generators[0].set_offset(8),
         "a state from outside": lambda: torch.tpu.set_rng_state(before),
     }
     for call in refused.values():
