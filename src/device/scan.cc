@@ -213,7 +213,7 @@ ScanValues plain_loop(int64_t trip_count, const variable_list& carry, const vari
     last = body(at::full({}, i, at::TensorOptions().dtype(at::kLong).device(device)), last.carry, rows, constants);
     if (i == 0) outputs.resize(last.outputs.size());
     if (last.outputs.size() != outputs.size())
-      raise<InvalidArgument>("[scan] expected {} outputs of each iteration, as the first gave, got {}", outputs.size(), last.outputs.size());
+      raise<InvalidArgument>("[scan] expected {} outputs of each iteration, as the first gave, got {}; give as many in every iteration", outputs.size(), last.outputs.size());
     for (size_t k = 0; k < outputs.size(); ++k) outputs[k].push_back(last.outputs[k]);
   }
   last.outputs.clear();
@@ -225,7 +225,7 @@ ScanValues plain_loop(int64_t trip_count, const variable_list& carry, const vari
 
 ScanValues scan(int64_t trip_count, const std::vector<at::Tensor>& carry, const std::vector<at::Tensor>& stacked,
                 const std::vector<at::Tensor>& constants, const ScanBody& body, const CheckpointPolicy& policy) {
-  if (trip_count < 1) raise<InvalidArgument>("[scan] expected at least one iteration, got {}", trip_count);
+  if (trip_count < 1) raise<InvalidArgument>("[scan] expected at least one iteration, got {}; leave the call out where there is nothing to run", trip_count);
   RECORD_FUNCTION("flambeau::scan", c10::ArrayRef<const c10::IValue>());  // its body is a function, so it cannot be an op
   for (const at::Tensor& s : stacked)
     if (s.dim() == 0 || s.size(0) != trip_count)

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -53,21 +56,27 @@ struct Python {
   std::string versions, why_not;
 };
 
-// Asked once for the whole process, whichever tool comes first.
-const Python& python_with_jax(const Tool& tool) {
-  static const Python instance = [&] {
-    Python python{.path = pjrt::find_python(), .versions = {}, .why_not = {}};
-    if (python.path.empty()) {
-      python.why_not = "there is no Python environment near; set FLAMBEAU_PYTHON to an interpreter that has JAX";
-      return python;
-    }
-    const ProcessResult result = run_script(tool, python.path, {"--versions"}, std::chrono::seconds(60));
-    if (result.exit_code == 0) python.versions = result.output.substr(0, result.output.find('\n'));
-    else
-      python.why_not = fmt::format("{} has no JAX ({}); install jax and jaxlib there, or set FLAMBEAU_PYTHON", python.path.string(), told(result));
+Python find_python_with_jax(const Tool& tool) {
+  Python python{.path = pjrt::find_python(), .versions = {}, .why_not = {}};
+  if (python.path.empty()) {
+    python.why_not = "there is no Python environment near; set FLAMBEAU_PYTHON to an interpreter that has JAX";
     return python;
-  }();
-  return instance;
+  }
+  const ProcessResult result = run_script(tool, python.path, {"--versions"}, std::chrono::seconds(60));
+  if (result.exit_code == 0) python.versions = result.output.substr(0, result.output.find('\n'));
+  else
+    python.why_not = fmt::format("{} has no JAX ({}); install jax and jaxlib there, or set FLAMBEAU_PYTHON", python.path.string(), told(result));
+  return python;
+}
+
+// Each tool is asked once: what its kernels depend on is its own affair.
+const Python& python_with_jax(const Tool& tool) {
+  static std::mutex mutex;
+  static auto* found = new std::map<std::string_view, Python>;
+  const std::lock_guard lock(mutex);
+  const auto [python, is_new] = found->try_emplace(tool.name);
+  if (is_new) python->second = find_python_with_jax(tool);
+  return python->second;
 }
 
 fs::path cached_file(const Tool& tool, const std::string& file, std::string versions) {

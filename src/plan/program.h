@@ -1,4 +1,4 @@
-// The training step of a configuration, recorded for devices that are not here: the very program that `train` would run on them.
+// The training step of a configuration, recorded ahead of time: the very program that `train` would run on them.
 //
 // No parameter is allocated and nothing is compiled: recording takes the same fraction of a second for a model of any size.
 #pragma once

@@ -1,4 +1,4 @@
-// The step of a configuration, recorded for devices that are not here.
+// The step of a configuration, recorded ahead of time.
 #include "plan/program.h"
 
 #include <algorithm>

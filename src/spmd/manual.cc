@@ -225,7 +225,7 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
 };
 
 struct CollectivePermute : torch::autograd::Function<CollectivePermute> {
-  // `pairs`: source and target in turns.
+  // `pairs`: source, target, source, target, ...
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const MeshAxes& axes, const std::vector<int64_t>& pairs) {
     ctx->saved_data["axes"] = axes;
     ctx->saved_data["pairs"] = pairs;

@@ -1,4 +1,4 @@
-// Manual computations over some axes of a mesh, and inside one another, in programs for TPUs that are not here. Nothing of them runs.
+// Manual computations over some axes of a mesh, and inside one another, in programs that are compiled ahead of time for TPUs. Nothing of them runs.
 #include "spmd/manual.h"
 
 #include <ATen/ATen.h>
